@@ -1,0 +1,1 @@
+"""Generated wire code. Made by `make generate`; never edited."""

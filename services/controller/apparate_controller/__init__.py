@@ -1,0 +1,1 @@
+"""The controller: reads feedback, decides plans, publishes them."""

@@ -1,0 +1,186 @@
+"""What ramps said against what the model said: batches as workers send them, and the window that tuning reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating[Any]]
+Ints = npt.NDArray[np.integer[Any]]
+Bools = npt.NDArray[np.bool_]
+
+FINAL = -1  # exit index of a request whose answer was the model's own
+
+
+class InvalidFeedback(ValueError):
+    """Feedback whose parts do not agree; the message names the field, its shape and the expected one."""
+
+
+@dataclass(frozen=True, eq=False)
+class FeedbackBatch:
+    """Feedback of one served batch of N requests over R reporting ramps.
+
+    errors         [N, R]  error score of every reporting ramp, float32, also past the exit
+    labels         [N, R]  the ramp's own answer
+    final_labels   [N]     the model's answer
+    exits          [N]     catalog index of the ramp the answer left at, FINAL (-1) for the model's own
+    ramps          R catalog indices, shallow to deep;  shadow[i]: ramp i was switched off and evaluated off the path
+    """
+
+    model: str
+    worker: str
+    epoch: int
+    """Start of the worker process, in milliseconds since 1970: tells a restarted worker from its predecessor."""
+    seq: int
+    """Rises by one with each batch of a worker's epoch, so a consumer can drop repeats and count gaps."""
+    revision: int
+    """Plan revision the batch ran under."""
+    padded_size: int
+    ramps: tuple[int, ...]
+    errors: Floats
+    labels: Ints
+    final_labels: Ints
+    exits: Ints
+    shadow: tuple[bool, ...] = ()
+    catalog: str = ""
+    started_at: float = 0.0
+    """Wall time of the start of the pass, in seconds; for people and traces, never for intervals."""
+    service_ms: float = 0.0
+    released_ms: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    """[N] time from arrival at the worker to release of the answer; empty when not measured."""
+    guarded: bool = False
+    """The worker's guard had closed the ramps, whatever the plan said."""
+
+    def __post_init__(self) -> None:
+        if not self.shadow:
+            object.__setattr__(self, "shadow", (False,) * len(self.ramps))
+        n, r = len(self.final_labels), len(self.ramps)
+        for name, shape in (("errors", (n, r)), ("labels", (n, r)), ("exits", (n,))):
+            found = getattr(self, name).shape
+            if found != shape:
+                raise InvalidFeedback(f"{name} has shape {list(found)}, expected {list(shape)}")
+        if len(self.shadow) != r:
+            raise InvalidFeedback(f"shadow has {len(self.shadow)} flags, there are {r} ramps")
+        if any(a >= b for a, b in zip(self.ramps, self.ramps[1:], strict=False)) or (r and self.ramps[0] < 0):
+            raise InvalidFeedback(f"ramps are {list(self.ramps)}, must be rising catalog indices")
+        if len(self.released_ms) not in (0, n):
+            raise InvalidFeedback(f"released_ms has {len(self.released_ms)} values for {n} requests")
+        if self.padded_size < max(n, 1):
+            raise InvalidFeedback(f"padded size is {self.padded_size}, the batch has {n} requests")
+
+    def __len__(self) -> int:
+        return len(self.final_labels)
+
+    @property
+    def released_wrong(self) -> Bools:
+        """[N] answers that left early and disagree with the model's own."""
+        wrong = np.zeros(len(self), bool)
+        for column, ramp in enumerate(self.ramps):
+            wrong |= (self.exits == ramp) & (self.labels[:, column] != self.final_labels)
+        return wrong
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """A table of feedback that tuning reads: N requests in order of service over R ramps, every cell known.
+
+    errors [N, R] float32 · agree [N, R] whether the ramp's answer is the model's · batch [N] padded batch size
+    """
+
+    errors: npt.NDArray[np.float32]
+    agree: Bools
+    batch: Ints
+
+    def __post_init__(self) -> None:
+        if self.errors.ndim != 2 or self.agree.shape != self.errors.shape or self.batch.shape != (len(self.errors),):
+            raise InvalidFeedback(
+                f"errors {list(self.errors.shape)}, agree {list(self.agree.shape)} and batch {list(self.batch.shape)} do not agree"
+            )
+
+    def __len__(self) -> int:
+        return len(self.errors)
+
+    @property
+    def ramps(self) -> int:
+        """How many ramps there are columns for."""
+        return int(self.errors.shape[1])
+
+    def take(self, rows: Any) -> Records:
+        """The records of some rows, by slice, index or mask."""
+        return Records(self.errors[rows], self.agree[rows], self.batch[rows])
+
+    def columns(self, chosen: Sequence[int]) -> Records:
+        """The same records with only the chosen ramps."""
+        return Records(self.errors[:, list(chosen)], self.agree[:, list(chosen)], self.batch)
+
+
+class FeedbackWindow:
+    """The newest `size` records of one model over all ramps of its catalog, a ring buffer.
+
+    What a ramp says does not depend on which others are active, so a record serves every ramp set whose ramps all
+    reported on it, actively or as shadows; `over` gives those. Records of another catalog must not be added.
+    """
+
+    def __init__(self, size: int, ramps: int) -> None:
+        if size < 1:
+            raise InvalidFeedback(f"window size is {size}, must be positive")
+        self.size, self.ramps = size, ramps
+        self._errors = np.full((size, ramps), np.nan, np.float32)
+        self._agree = np.zeros((size, ramps), bool)
+        self._batch = np.ones(size, np.int32)
+        self._wrong = np.zeros(size, bool)
+        self._exited = np.zeros(size, bool)
+        self.added = 0
+        """Records ever added."""
+
+    def __len__(self) -> int:
+        return min(self.added, self.size)
+
+    def add(self, batch: FeedbackBatch) -> None:
+        """Append a batch, pushing out the oldest records. Raises InvalidFeedback for a ramp beyond the catalog."""
+        if batch.ramps and batch.ramps[-1] >= self.ramps:
+            raise InvalidFeedback(f"ramp {batch.ramps[-1]} is not in a catalog of {self.ramps} ramps")
+        rows = np.arange(self.added, self.added + len(batch))[-self.size :] % self.size
+        kept, columns = slice(len(batch) - len(rows), None), list(batch.ramps)
+        if len(columns) == self.ramps:
+            self._errors[rows] = batch.errors[kept]
+            self._agree[rows] = (batch.labels == batch.final_labels[:, None])[kept]
+        else:
+            self._errors[rows] = np.nan
+            self._errors[rows[:, None], columns] = batch.errors[kept]
+            self._agree[rows[:, None], columns] = (batch.labels == batch.final_labels[:, None])[kept]
+        self._batch[rows] = batch.padded_size
+        self._wrong[rows] = batch.released_wrong[kept]
+        self._exited[rows] = (batch.exits != FINAL)[kept]
+        self.added += len(batch)
+
+    def _order(self, newest: int | None) -> Ints:
+        count = len(self) if newest is None else min(newest, len(self))
+        order: Ints = np.arange(self.added - count, self.added) % self.size
+        return order
+
+    def over(self, ramps: Sequence[int], newest: int | None = None) -> Records:
+        """Records, oldest first, on which all of `ramps` reported; columns in the order given.
+
+        newest: look at no more than this many of the newest records.
+        """
+        order, chosen = self._order(newest), list(ramps)
+        errors = self._errors[order[:, None], chosen] if chosen else np.zeros((len(order), 0), np.float32)
+        known = ~np.isnan(errors).any(axis=1)
+        order, errors = order[known], errors[known]
+        agree = self._agree[order[:, None], chosen] if chosen else np.zeros((len(order), 0), bool)
+        return Records(errors, agree, self._batch[order])
+
+    def released(self, newest: int | None = None) -> tuple[Bools, Bools]:
+        """([N] left early, [N] left early with another answer than the model's), oldest first."""
+        order = self._order(newest)
+        return self._exited[order], self._wrong[order]
+
+    def clear(self) -> None:
+        """Forget every record."""
+        self._errors[:] = np.nan
+        self.added = 0

@@ -1,0 +1,78 @@
+"""Logs and metrics: JSON lines to stderr, prometheus_client objects built from contract.metrics."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from apparate.contract.metrics import Metric
+
+METRICS_CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+class Telemetry:
+    """The metric objects of one process, by name, in a registry of its own."""
+
+    def __init__(self, metrics: tuple[Metric, ...], constant: dict[str, str] | None = None) -> None:
+        self.registry = CollectorRegistry()
+        self._constant = constant or {}
+        self._objects = {m.name: self._build(m) for m in metrics}
+
+    def _build(self, metric: Metric) -> Any:
+        labels = (*self._constant, *metric.labels)
+        if metric.kind == "counter":
+            return Counter(metric.name, metric.help, labels, registry=self.registry)
+        if metric.kind == "gauge":
+            return Gauge(metric.name, metric.help, labels, registry=self.registry)
+        return Histogram(metric.name, metric.help, labels, buckets=metric.buckets, registry=self.registry)
+
+    def __call__(self, name: str, **labels: str) -> Any:
+        """The metric `name` with its labels filled in. Raises KeyError for a name that is not declared."""
+        found = self._objects[name]
+        values = {**self._constant, **labels}
+        return found.labels(**values) if values else found
+
+    def render(self) -> bytes:
+        """The text exposition for /metrics."""
+        return generate_latest(self.registry)
+
+
+def configure_logging(level: str = "INFO", service: str = "") -> None:
+    """JSON lines on stderr from structlog and the standard library alike. Call once, in __main__."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    if service:
+        structlog.contextvars.bind_contextvars(service=service)
+
+
+def get_logger(name: str) -> Any:
+    """A structured logger: `log.info("plan applied", revision=3)`."""
+    return structlog.stdlib.get_logger(name)

@@ -1,0 +1,1 @@
+"""The shipped scenarios and the comparison that `apparate demo` runs."""
