@@ -285,8 +285,8 @@ class EarlyExitModel(BaseModel):
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
 
-    api_version: Literal["apparate.dev/v1alpha1"] = API_VERSION
-    kind: Literal["EarlyExitModel"] = KIND
+    api_version: Literal["apparate.dev/v1alpha1"] = "apparate.dev/v1alpha1"
+    kind: Literal["EarlyExitModel"] = "EarlyExitModel"
     metadata: Metadata
     spec: Spec
     status: dict[str, Any] | None = None

@@ -1,0 +1,115 @@
+"""EarlyExitModel documents in YAML files: read with errors that name file, line and field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import yaml
+from pydantic import ValidationError
+
+from apparate.contract.resource import EarlyExitModel
+
+
+class InvalidDocument(ValueError):
+    """A document that cannot be used: `model.yaml:12: spec.budget.accuracyLoss is 2: ...`."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """One EarlyExitModel and the folder its relative paths start from."""
+
+    model: EarlyExitModel
+    base: Path
+
+    def path(self, url: str) -> Path:
+        """The local path of a file:// URL or a path. Raises InvalidDocument for another scheme."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("", "file"):
+            raise InvalidDocument(f"{url} cannot be read here: only file:// and plain paths can")
+        return (self.base / unquote(parts.path)).resolve()
+
+    @property
+    def source(self) -> Path:
+        """Weights or folder of the model."""
+        return self.path(self.model.spec.model.source)
+
+    @property
+    def bootstrap_data(self) -> Path:
+        """Unlabelled data that ramps are trained on."""
+        return self.path(self.model.spec.bootstrap.data)
+
+    @property
+    def prepared(self) -> Path:
+        """Folder of the prepared model."""
+        return self.path(self.model.spec.storage.path) / self.model.metadata.namespace / self.model.metadata.name
+
+
+def load_documents(path: Path) -> list[Document]:
+    """Every EarlyExitModel of a YAML file. Raises InvalidDocument, and OSError when the file cannot be read."""
+    return parse_documents(path.read_text(encoding="utf-8"), origin=str(path), base=path.resolve().parent)
+
+
+def parse_documents(text: str, *, origin: str, base: Path) -> list[Document]:
+    """Every EarlyExitModel in `text`; `origin` is what errors call it. Raises InvalidDocument."""
+    try:
+        nodes = [n for n in yaml.compose_all(text, Loader=yaml.SafeLoader) if n is not None]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{origin}:{mark.line + 1}" if mark else origin
+        raise InvalidDocument(f"{place}: not YAML: {getattr(error, 'problem', None) or error}") from None
+    if not nodes:
+        raise InvalidDocument(f"{origin}: has no document")
+    found = [Document(_validate(node, origin), base) for node in nodes]
+    keys = [document.model.key for document in found]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise InvalidDocument(f"{origin}: {key} is there twice")
+    return found
+
+
+def _validate(node: yaml.Node, origin: str) -> EarlyExitModel:
+    loader = yaml.SafeLoader("")
+    try:
+        data = loader.construct_document(node)
+    except yaml.YAMLError as error:
+        raise InvalidDocument(f"{origin}:{node.start_mark.line + 1}: not YAML: {error}") from None
+    try:
+        return EarlyExitModel.model_validate(data)
+    except ValidationError as error:
+        lines = [_describe(dict(one), node, origin) for one in error.errors()]
+        raise InvalidDocument("\n".join(lines)) from None
+
+
+def _describe(error: dict[str, Any], node: yaml.Node, origin: str) -> str:
+    where = [part for part in error["loc"] if not str(part).startswith("function-")]
+    field = ".".join(str(part) for part in where) or "document"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    line = _line(node, where)
+    if error["type"] == "missing":
+        return f"{origin}:{line}: {field} is missing"
+    if error["type"] == "extra_forbidden":
+        return f"{origin}:{line}: {field} is not a field"
+    value = repr(error.get("input"))
+    return f"{origin}:{line}: {field} is {value if len(value) <= 80 else value[:77] + '...'}: {message}"
+
+
+def _line(node: yaml.Node, where: Sequence[Any]) -> int:
+    """Line of the deepest node on the way to the field that exists."""
+    line = node.start_mark.line
+    for part in where:
+        following = None
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key.value == str(part):
+                    following, line = value, key.start_mark.line
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            following = node.value[part]
+            line = following.start_mark.line
+        if following is None:
+            break
+        node = following
+    return line + 1
