@@ -1,0 +1,81 @@
+"""What all tests share: the tiers and the real servers.
+
+A tier whose tool is missing is skipped, unless EEM_TEST_REQUIRE (comma-separated marker names) asks for it: then its
+tests fail and say what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests share few cores
+
+from apparate.service.redis_server import NoRedisServer, find
+from support.redis import RedisServer, a_redis_server
+
+TIERS = ("redis", "cluster", "e2e", "gpu")
+REQUIRED = frozenset(filter(None, os.environ.get("EEM_TEST_REQUIRE", "").split(",")))
+
+
+def missing(tier: str) -> str:
+    """What a tier lacks on this machine; empty when it can run."""
+    if tier == "redis":
+        try:
+            find()
+        except NoRedisServer as error:
+            return str(error)
+    if tier == "gpu":
+        import torch
+
+        return "" if torch.cuda.is_available() else "no CUDA device"
+    if tier in ("cluster", "e2e"):
+        return "" if shutil.which("kube-apiserver") else "no kube-apiserver on PATH"
+    return ""
+
+
+def need(tier: str) -> None:
+    """Skip the running test when the tier cannot run here, or fail it when the tier was asked for."""
+    lack = missing(tier)
+    if lack and tier in REQUIRED:
+        pytest.fail(f"EEM_TEST_REQUIRE asks for {tier}: {lack}", pytrace=False)
+    if lack:
+        pytest.skip(f"{tier}: {lack}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    unknown = REQUIRED - set(TIERS)
+    if unknown:
+        raise pytest.UsageError(f"EEM_TEST_REQUIRE names {sorted(unknown)}, there are: {', '.join(TIERS)}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for tier in TIERS:
+        if item.get_closest_marker(tier) is not None:
+            need(tier)
+
+
+@pytest.fixture(scope="session")
+def _session_redis() -> Iterator[RedisServer]:
+    need("redis")
+    with a_redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_server(_session_redis: RedisServer) -> str:
+    """URL of a real, empty redis-server that all tests of the session share: do not kill it."""
+    _session_redis.start()
+    _session_redis.flush()
+    return _session_redis.url
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """A real redis-server of this test's own, which it may kill9, freeze and restart."""
+    need("redis")
+    with a_redis_server() as server:
+        yield server
