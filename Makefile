@@ -1,0 +1,55 @@
+# `make` shows the targets. Each sets up what it needs first, and does nothing twice.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+HERE := not gpu and not cluster and not e2e# tiers that any machine can run
+
+.PHONY: help setup demo test test-unit test-drift test-integration test-gpu lint format generate verify check lock bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make .venv with what requirements.lock pins (the other targets do it by themselves)
+	@tools/dev/setup.sh
+
+demo: setup ## Serve a real model plain and with early exits on the same traffic, and compare (ARGS="--model text")
+	@$(BIN)/apparate demo $(ARGS)
+
+test: lint ## Lint, then drift, unit and integration tests (ARGS="-k redis")
+	$(PYTEST) -m "$(HERE)" tests/drift tests/unit tests/integration $(ARGS)
+
+test-unit: setup ## Unit tests only: no process, no network
+	$(PYTEST) tests/unit $(ARGS)
+
+test-drift: setup ## Whether generated files, lock file and docs still say what the code says
+	$(PYTEST) tests/drift $(ARGS)
+
+test-integration: setup ## Tests against real Redis, gRPC and HTTP servers on loopback
+	EEM_TEST_REQUIRE=redis $(PYTEST) -m "$(HERE)" tests/integration $(ARGS)
+
+test-gpu: setup ## Parity and latency on a CUDA device
+	EEM_TEST_REQUIRE=gpu $(PYTEST) tests/gpu $(ARGS)
+
+lint: setup ## ruff, mypy --strict, the import law
+	@tools/dev/lint.sh
+
+format: setup ## Format the code and fix what can be fixed
+	$(BIN)/ruff format && $(BIN)/ruff check --fix
+
+generate: setup ## Write every generated file: wire code and docs/reference
+	$(BIN)/python tools/dev/generate.py
+
+verify: setup ## Whether every generated file is what `make generate` would write
+	$(BIN)/python tools/dev/generate.py --check
+
+check: verify test ## Everything CI runs
+
+lock: setup ## Rewrite requirements.lock from pyproject.toml (UPGRADE=1 for the newest versions)
+	@tools/dev/lock.sh
+
+bench: setup ## Speed of the method on this machine
+	$(BIN)/python tools/bench/method.py $(ARGS)
+
+clean: ## Remove .venv, caches and prepared models
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache build dist out prepared *.egg-info
