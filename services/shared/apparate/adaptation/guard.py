@@ -1,7 +1,18 @@
-"""The accuracy budget kept on the spot: notices that released answers disagree more often than allowed."""
+"""The accuracy budget kept on the spot, from what one worker released: close the ramps, never wait for anybody.
+
+Two rules, either of which closes the exits:
+
+* the **ledger**: every answer earns `budget`, every early answer that disagrees with the model's own costs 1, credit
+  starts at 0 and never exceeds what LEDGER_ANSWERS earn. Without credit for one more disagreement exits are closed, and
+  open again by themselves once it is earned. So of n answers at most `budget * n` and one pass more disagree, on any
+  traffic whatever: no assumption about its distribution is made.
+* the **alarm**: an e-process bets on the loss being above the budget, and notices a change long before a well-filled
+  ledger is spent. It stays until a new plan comes.
+"""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -9,6 +20,16 @@ import numpy.typing as npt
 
 BETS = (5.0, 15.0, 40.0)
 ALARM_LEVEL = 1000.0
+LEDGER_ANSWERS = 1000  # credit for one budget's worth of the window in which users look at accuracy
+REOPEN_CREDIT = 2.0  # open with credit for a disagreement to spare, or each earned credit would be spent at once
+
+
+class GuardState(StrEnum):
+    """Why exits are open or closed."""
+
+    OPEN = "Open"
+    BUDGET_SPENT = "BudgetSpent"
+    LOSS_ABOVE_BUDGET = "LossAboveBudget"
 
 
 class LossMonitor:
@@ -16,24 +37,73 @@ class LossMonitor:
 
     Each answer moves every wealth W to max(W, 1) * (1 + b * (x - budget)), x = 1 for an early answer that disagrees
     with the model's own. The alarm is raised when their mean reaches ALARM_LEVEL, and stays until `reset`.
-    Source: algorithm of the e-CUSUM; bets and level were chosen for a budget of 1 %.
+    A budget too large for the standard bets has one of its own, so that no wealth can become negative.
     """
 
     def __init__(self, budget: float) -> None:
+        if not 0.0 < budget < 1.0:
+            raise ValueError(f"accuracy budget is {budget}, must be within 0..1")
         self.budget = budget
-        self._bets = np.array([b for b in BETS if b * budget < 1.0] or [0.5 / budget])
-        self._wealth = np.ones(len(self._bets))
+        self._bets = [b for b in BETS if b * budget < 1.0] or [0.5 / budget]
+        self._wealth = [1.0] * len(self._bets)
         self.alarm = False
 
     def observe(self, wrong: npt.NDArray[Any]) -> bool:
         """Take the outcome of answers in order of release, True where one disagrees; whether the alarm is raised."""
-        for x in np.asarray(wrong, bool):
-            self._wealth = np.maximum(self._wealth, 1.0) * (1.0 + self._bets * (float(x) - self.budget))
-            if self._wealth.mean() >= ALARM_LEVEL:
+        for x in np.asarray(wrong, bool).tolist():
+            surprise = x - self.budget
+            self._wealth = [
+                (w if w > 1.0 else 1.0) * (1.0 + b * surprise) for w, b in zip(self._wealth, self._bets, strict=True)
+            ]
+            if x and sum(self._wealth) >= ALARM_LEVEL * len(self._wealth):
                 self.alarm = True
         return self.alarm
 
     def reset(self) -> None:
         """Start anew, after a new plan."""
-        self._wealth[:] = 1.0
+        self._wealth = [1.0] * len(self._bets)
         self.alarm = False
+
+
+class BudgetLedger:
+    """What is left of the accuracy budget, in disagreements. See the module for the rule."""
+
+    def __init__(self, budget: float, answers: int = LEDGER_ANSWERS) -> None:
+        if not 0.0 < budget < 1.0:
+            raise ValueError(f"accuracy budget is {budget}, must be within 0..1")
+        self.budget = budget
+        self.most = max(budget * answers, REOPEN_CREDIT)
+        self.credit = 0.0
+        self.spent = True
+
+    def observe(self, wrong: npt.NDArray[Any]) -> bool:
+        """Book answers in order of release, True where one disagrees; whether the budget is spent."""
+        for x in np.asarray(wrong, bool).tolist():
+            self.credit = min(self.most, self.credit + self.budget - x)
+        self.spent = self.credit < (REOPEN_CREDIT if self.spent else 1.0)
+        return self.spent
+
+
+class Guard:
+    """Both rules together, for one worker."""
+
+    def __init__(self, budget: float) -> None:
+        self.ledger = BudgetLedger(budget)
+        self.monitor = LossMonitor(budget)
+
+    def observe(self, wrong: npt.NDArray[Any]) -> GuardState:
+        """Take the outcome of the answers of a pass, in order of release, True where an early answer disagrees."""
+        self.ledger.observe(wrong)
+        self.monitor.observe(wrong)
+        return self.state
+
+    @property
+    def state(self) -> GuardState:
+        """Whether exits may be open now, and if not, why."""
+        if self.monitor.alarm:
+            return GuardState.LOSS_ABOVE_BUDGET
+        return GuardState.BUDGET_SPENT if self.ledger.spent else GuardState.OPEN
+
+    def new_plan(self) -> None:
+        """A newer plan came: the alarm was about the old one. What was spent stays spent."""
+        self.monitor.reset()
