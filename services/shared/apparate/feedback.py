@@ -131,6 +131,9 @@ class FeedbackWindow:
         self.size, self.ramps = size, ramps
         self._errors = np.full((size, ramps), np.nan, np.float32)
         self._agree = np.zeros((size, ramps), bool)
+        self._labels = np.zeros((size, ramps), np.int32)
+        self._shadow = np.zeros((size, ramps), bool)
+        self._final = np.zeros(size, np.int32)
         self._batch = np.ones(size, np.int32)
         self._wrong = np.zeros(size, bool)
         self._exited = np.zeros(size, bool)
@@ -146,13 +149,18 @@ class FeedbackWindow:
             raise InvalidFeedback(f"ramp {batch.ramps[-1]} is not in a catalog of {self.ramps} ramps")
         rows = np.arange(self.added, self.added + len(batch))[-self.size :] % self.size
         kept, columns = slice(len(batch) - len(rows), None), list(batch.ramps)
+        agree = (batch.labels == batch.final_labels[:, None])[kept]
         if len(columns) == self.ramps:
-            self._errors[rows] = batch.errors[kept]
-            self._agree[rows] = (batch.labels == batch.final_labels[:, None])[kept]
+            self._errors[rows], self._agree[rows], self._labels[rows] = batch.errors[kept], agree, batch.labels[kept]
+            self._shadow[rows] = batch.shadow
+        elif columns:
+            self._errors[rows] = np.nan
+            cells = (rows[:, None], columns)
+            self._errors[cells], self._agree[cells], self._labels[cells] = batch.errors[kept], agree, batch.labels[kept]
+            self._shadow[cells] = batch.shadow
         else:
             self._errors[rows] = np.nan
-            self._errors[rows[:, None], columns] = batch.errors[kept]
-            self._agree[rows[:, None], columns] = (batch.labels == batch.final_labels[:, None])[kept]
+        self._final[rows] = batch.final_labels[kept]
         self._batch[rows] = batch.padded_size
         self._wrong[rows] = batch.released_wrong[kept]
         self._exited[rows] = (batch.exits != FINAL)[kept]
@@ -174,6 +182,23 @@ class FeedbackWindow:
         order, errors = order[known], errors[known]
         agree = self._agree[order[:, None], chosen] if chosen else np.zeros((len(order), 0), bool)
         return Records(errors, agree, self._batch[order])
+
+    def recording(self, ramps: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
+        """The arrays of the recording format, oldest first: every record on which all of `ramps` reported.
+
+        err [N, R] · top1 [N, R] · final [N] · batch [N] · shadow [N, R] whether the ramp was switched off then.
+        """
+        order, chosen = self._order(None), list(ramps)
+        known = ~np.isnan(self._errors[order[:, None], chosen]).any(axis=1) if chosen else np.ones(len(order), bool)
+        order = order[known]
+        cells = (order[:, None], chosen)
+        return {
+            "err": self._errors[cells],
+            "top1": self._labels[cells],
+            "final": self._final[order],
+            "batch": self._batch[order],
+            "shadow": self._shadow[cells],
+        }
 
     def released(self, newest: int | None = None) -> tuple[Bools, Bools]:
         """([N] left early, [N] left early with another answer than the model's), oldest first."""
