@@ -1,15 +1,23 @@
-"""One model's adaptation: feedback in, decisions out. Synchronous, no I/O."""
+"""One model's adaptation: feedback in, decisions out. Synchronous, no I/O, no clock."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from apparate.adaptation.policy import Budget, Decision, Reason
+import numpy as np
+
+from apparate.adaptation import policy
+from apparate.adaptation.exits import exit_ramps, replay
+from apparate.adaptation.guard import LossMonitor
+from apparate.adaptation.policy import Budget, Decision, Memory, Reason
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import Spec
 from apparate.feedback import FeedbackBatch, FeedbackWindow
 from apparate.plan import Plan
+
+DECISIONS_KEPT = 100  # for the HTTP API; the plans themselves are kept where they are published
 
 
 @dataclass
@@ -22,25 +30,126 @@ class ModelSession:
     """The plan in force; revision 0 until `start`."""
 
     def __post_init__(self) -> None:
-        self.budget = Budget(
-            self.spec.budget.accuracy_loss, self.spec.budget.ramp_overhead, self.spec.budget.confidence
-        )
+        asked = self.spec.budget
+        self.budget = Budget(asked.accuracy_loss, asked.ramp_overhead, asked.confidence)
         self.window = FeedbackWindow(self.spec.adaptation.window, self.catalog.ramps)
-        self.decisions: list[Decision] = []
+        self.decisions: deque[tuple[int, Decision]] = deque(maxlen=DECISIONS_KEPT)
+        self.observed = policy.Observed()
+        self.foreign = 0
+        """Records dropped because they speak of another catalog."""
+        self._monitor = LossMonitor(self.budget.accuracy_loss)
+        self._memory = Memory()
+        self._seen_revision = self.plan.revision
 
     def start(self) -> Decision | None:
-        """The first plan, when none is in force for this catalog."""
-        return None
+        """The first plan of this catalog; None when the plan in force is one."""
+        adapts = self.spec.adaptation.policy != "never"
+        if self.plan.revision and self.plan.catalog == self.catalog.digest and bool(self.plan.ramps) == adapts:
+            return None
+        plan = policy.first_plan(self.catalog, self.budget) if adapts else Plan(0, (), self.catalog.digest)
+        kept = f"{len(plan.ramps)} of {self.catalog.ramps} ramps report, none lets go yet"
+        return self._take(Decision(Reason.STARTED, kept if adapts else "policy never: the plain model", plan))
 
     def feed(self, batch: FeedbackBatch) -> Decision | None:
-        """Take one batch of feedback; a decision when one is due."""
-        self.window.add(batch)
-        return None
+        """Take one batch of feedback; a decision when one is due.
 
-    def refill(self, batch: FeedbackBatch) -> None:
-        """Take a batch that was decided on before a restart: fills the window, decides nothing."""
+        Its plan, if any, is in force from now on; the caller publishes it.
+        """
+        if not self.refill(batch):
+            return None
+        if batch.revision == self.plan.revision:
+            self._monitor.observe(batch.released_wrong)
+        if self.spec.adaptation.policy == "never" or self.spec.adaptation.paused:
+            return None
+        alarm = self._monitor.alarm or (batch.guarded and batch.revision >= self.plan.revision)
+        if not policy.due(self.window.added, self._memory, self.budget, alarm=alarm):
+            return None
+        decision, self._memory = policy.decide(
+            self.window,
+            self.plan,
+            self.catalog,
+            self.budget,
+            self._memory,
+            alarm=alarm,
+            tuner=self.spec.adaptation.policy,
+        )
+        return self._take(decision)
+
+    def refill(self, batch: FeedbackBatch) -> bool:
+        """Take a batch into the window and decide nothing, as after a restart; False when it is of another catalog."""
+        if batch.catalog and batch.catalog != self.catalog.digest:
+            self.foreign += len(batch)
+            return False
         self.window.add(batch)
+        self._seen_revision = max(self._seen_revision, batch.revision)
+        return True
+
+    def _take(self, decision: Decision) -> Decision:
+        """Number the decision's plan above every revision that any worker has run, and put it in force."""
+        self.observed = decision.observed
+        if decision.plan is not None:
+            revision = max(self.plan.revision, self._seen_revision) + 1
+            decision = replace(decision, plan=replace(decision.plan, revision=revision))
+            assert decision.plan is not None
+            self.plan = decision.plan
+            self._monitor.reset()
+        self.decisions.append((self.window.added, decision))
+        return decision
 
     def describe(self) -> dict[str, Any]:
-        """Window, plan and last decisions as plain data, for the HTTP API."""
-        return {"records": self.window.added, "plan": self.plan.revision, "reason": Reason.STARTED}
+        """Window, plan, ramps and last decisions as plain data, for the HTTP API."""
+        return {
+            "window": {"records": len(self.window), "size": self.window.size, "added": self.window.added},
+            "foreignRecords": self.foreign,
+            "observed": {
+                "samples": self.observed.samples,
+                "loss": self.observed.loss,
+                "lossUpper": self.observed.loss_upper,
+                "saving": self.observed.saving,
+                "exitRate": self.observed.exit_rate,
+            },
+            "plan": {
+                "revision": self.plan.revision,
+                "catalog": self.plan.catalog,
+                "ramps": [
+                    {"ramp": s.ramp, "layer": self.catalog.layers[s.ramp], "threshold": s.threshold}
+                    for s in self.plan.ramps
+                ],
+            },
+            "ramps": self._ramps(),
+            "decisions": [
+                {
+                    "records": at,
+                    "reason": decision.reason.value,
+                    "message": decision.message,
+                    "revision": decision.plan.revision if decision.plan else None,
+                }
+                for at, decision in reversed(self.decisions)
+            ],
+        }
+
+    def _ramps(self) -> list[dict[str, Any]]:
+        """What each active ramp does on the window under the plan in force: for people."""
+        records = self.window.over(self.plan.active)
+        if not len(records) or not self.plan.ramps:
+            return []
+        left_at = exit_ramps(records.errors, self.plan.thresholds)
+        whole = replay(records, self.plan.thresholds, self.catalog, self.plan.active)
+        full_ms = float(self.catalog.full_ms[self.catalog.rows(records.batch)].mean())
+        answers_ms = self.catalog.exit_ms(self.plan.active)[self.catalog.rows(records.batch)].mean(axis=0)
+        rows = []
+        for j, setting in enumerate(self.plan.ramps):
+            here = left_at == j
+            right = float(records.agree[here, j].mean()) if here.any() else None
+            rows.append(
+                {
+                    "ramp": setting.ramp,
+                    "layer": self.catalog.layers[setting.ramp],
+                    "threshold": setting.threshold,
+                    "exitRate": whole.exit_rates[j],
+                    "agreement": right,
+                    "agreementIfAll": float(np.mean(records.agree[:, j])),
+                    "savedMs": full_ms - float(answers_ms[j]),
+                }
+            )
+        return rows
