@@ -220,8 +220,8 @@ class Storage(_Shape):
 class Spec(_Shape):
     """What is asked for."""
 
-    model: ModelSource
-    bootstrap: Bootstrap
+    model: ModelSource = Field(description="The model itself.")
+    bootstrap: Bootstrap = Field(description="Unlabelled data that ramps are first trained on.")
     budget: Budget = Field(default=Budget(), description="What early exits may cost.")
     adaptation: Adaptation = Field(default=Adaptation(), description="How thresholds and ramps follow the traffic.")
     serving: Serving = Field(default=Serving(), description="How the model is served.")

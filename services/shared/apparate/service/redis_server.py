@@ -66,6 +66,17 @@ def free_port(host: str = "127.0.0.1") -> int:
         return int(probe.getsockname()[1])
 
 
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a server could listen on `port` at this moment."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port in TIME_WAIT is free
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True
+
+
 class EmbeddedRedis:
     """One redis-server on loopback with a folder and a password of its own.
 

@@ -1,0 +1,141 @@
+"""The `apparate` command: which subcommands there are, and how errors reach the user.
+
+A subcommand's module is imported only when that subcommand runs, so that `apparate --help` needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from apparate.cli.errors import BAD_INPUT, FAILED, CommandError
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """Where a subcommand lives, what the list says about it, and which extra it needs."""
+
+    target: str
+    """package.module:function."""
+    summary: str
+    extra: str = ""
+
+
+SUBCOMMANDS: dict[str, Subcommand] = {
+    "demo": Subcommand(
+        "apparate_demo.command:demo_command",
+        "Serve a real model plain and with early exits on the same traffic, and compare.",
+        "worker,controller,bench",
+    ),
+    "prepare": Subcommand(
+        "apparate.cli.prepare:prepare_command", "Train and profile the ramps of a model, before serving.", "worker"
+    ),
+    "serve": Subcommand(
+        "apparate.cli.serve:serve_command",
+        "Serve models on this machine: workers, controller and Redis.",
+        "worker,controller",
+    ),
+    "status": Subcommand("apparate.cli.status:status_command", "Plan, window and last decision of every model."),
+    "exits": Subcommand(
+        "apparate.cli.status:exits_command", "What each ramp of a model lets go, how often it agrees, what it saves."
+    ),
+    "replay": Subcommand("apparate.cli.replay:replay_command", "Tune thresholds on a recording, without serving."),
+    "version": Subcommand("apparate.cli.status:version_command", "The version of this installation."),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its status."""
+    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run `argv`; the exit status. Errors are one line on stderr; -v anywhere adds the traceback."""
+    verbose = any(word in ("-v", "--verbose") for word in argv)
+    words = [word for word in argv if word not in ("-v", "--verbose")]
+    selected = next((word for word in words if not word.startswith("-")), None)
+    try:
+        status = build(selected)(args=words or ["--help"], prog_name="apparate", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:  # `apparate status | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except typer.Exit as stop:
+        return stop.exit_code
+    except Exception as error:  # noqa: BLE001 - the outermost frame: whatever it is, the user gets one line
+        if verbose:
+            traceback.print_exc()
+        message, status = explain(error)
+        for line in message.splitlines() or [""]:
+            print(f"error: {line}", file=sys.stderr)
+        return status
+
+
+def explain(error: Exception) -> tuple[str, int]:
+    """What to tell the user about `error`, and the exit status."""
+    if isinstance(error, CommandError):
+        return str(error), error.status
+    usage = getattr(error, "format_message", None)  # typer's own: unknown option, missing argument
+    if usage is not None:
+        return str(usage()), BAD_INPUT
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}", BAD_INPUT
+    if isinstance(error, ValueError) and type(error) is not ValueError:
+        return str(error), BAD_INPUT  # Invalid...: the project's own, all with a message for people
+    if isinstance(error, RuntimeError | ValueError | OSError):
+        return str(error) or type(error).__name__, FAILED
+    return f"unexpected {type(error).__name__}: {error} (-v shows where)", FAILED
+
+
+def build(selected: str | None = None, *, everything: bool = False) -> typer.Typer:
+    """The command line with the code of `selected` loaded (or of everything, for the documentation)."""
+    app = typer.Typer(
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        help="Early exits for model serving.",
+    )
+
+    @app.callback()
+    def _root(
+        verbose: bool = typer.Option(
+            False, "-v", "--verbose", help="Show where an error comes from; may stand anywhere."
+        ),
+    ) -> None:
+        """Early exits for model serving: most answers sooner, accuracy kept while it runs."""
+
+    for name, subcommand in SUBCOMMANDS.items():
+        real = everything or name == selected
+        app.command(name)(load(name, subcommand) if real else _placeholder(subcommand))
+    return app
+
+
+def load(name: str, subcommand: Subcommand) -> Callable[..., Any]:
+    """The function behind a subcommand. Raises CommandError when what it needs is not installed."""
+    module, _, function = subcommand.target.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        hint = f"; run: pip install 'apparate[{subcommand.extra}]'" if subcommand.extra else ""
+        raise CommandError(f"`apparate {name}` needs the package {error.name}, not installed{hint}") from error
+    return found
+
+
+def _placeholder(subcommand: Subcommand) -> Callable[[], None]:
+    def command() -> None:
+        raise AssertionError("a placeholder only has help")
+
+    command.__doc__ = subcommand.summary
+    return command

@@ -1,0 +1,97 @@
+"""`apparate serve`: EarlyExitModel documents served on this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apparate.cli.errors import BAD_INPUT, FAILED, CommandError
+from apparate.cli.stack import LocalStack, Served, StackFailed, on_signals
+from apparate.contract.document import load_documents
+
+
+def serve_command(
+    file: Annotated[list[Path], typer.Option("-f", "--file", help="YAML file with EarlyExitModels; may be repeated.")],
+    redis_url: Annotated[
+        str, typer.Option(help="Redis to use, redis://host:port/db; without it one is started and ends with us.")
+    ] = "",
+    prepare: Annotated[bool, typer.Option(help="Prepare models that are not prepared yet.")] = True,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Workers of each model, instead of spec.serving.replicas.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the endpoints as one line of JSON.")] = False,
+) -> int:
+    """Serve models on this machine: workers, controller and Redis. Ctrl-C drains; a second one ends at once."""
+    served = read(file)
+    if prepare:
+        prepare_all(served)
+    stack = LocalStack(served, redis_url=redis_url, workers=workers)
+    restore = on_signals(stack)
+    try:
+        stack.start()
+        show(stack, as_json=as_json)
+        while not stack.wait(0.5):  # a bounded wait lets Python run the signal handlers
+            pass
+    except StackFailed as error:
+        if stack.failed or not stack.stopping:  # a Ctrl-C while it starts is no failure
+            raise CommandError(str(error), FAILED) from None
+    finally:
+        clean = stack.stop()
+        restore()
+    if stack.failed:
+        raise CommandError(stack.failed, FAILED)
+    return 0 if clean else FAILED
+
+
+def read(files: Sequence[Path]) -> list[Served]:
+    """Every document of `files`. Raises InvalidDocument, OSError, or CommandError when two have the same name."""
+    found: list[Served] = []
+    for file in files:
+        if "," in str(file.resolve()):
+            raise CommandError(f"{file}: a path with a comma cannot be served", BAD_INPUT)
+        found += [Served(file, document) for document in load_documents(file)]
+    by_key: dict[str, Path] = {}
+    for one in found:
+        key = f"{one.document.model.metadata.namespace}/{one.document.model.metadata.name}"
+        if key in by_key:
+            raise CommandError(f"{one.file}: {key} is there twice, first in {by_key[key]}", BAD_INPUT)
+        by_key[key] = one.file
+    return found
+
+
+def prepare_all(served: Sequence[Served]) -> None:
+    """Prepare what is not prepared, in a process of its own: this one needs no torch. Raises CommandError."""
+    for file in dict.fromkeys(one.file for one in served):
+        status = subprocess.run(
+            [sys.executable, "-m", "apparate.cli", "prepare", "-f", str(file)], stdout=sys.stderr, check=False
+        ).returncode
+        if status:
+            raise CommandError(f"{file}: preparing failed, see above", status if status == BAD_INPUT else FAILED)
+
+
+def show(stack: LocalStack, *, as_json: bool) -> None:
+    """Print where everything listens, and a request to try."""
+    if as_json:
+        endpoints = [vars(one) for one in stack.endpoints]
+        print(json.dumps({"ready": True, "endpoints": endpoints, "controller": stack.controller_url}), flush=True)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("model", "worker", "HTTP", "gRPC", title="Serving", title_justify="left")
+    for one in stack.endpoints:
+        table.add_row(one.model, one.worker, f"http://{one.http}", one.grpc)
+    console = Console(soft_wrap=True)
+    console.print(table)
+    for one in stack.endpoints[:1]:
+        console.print(f"try:    curl http://{one.http}/v2/models/{one.model.rpartition('/')[2]}", highlight=False)
+    if stack.controller_url:
+        console.print(f"watch:  apparate status --url {stack.controller_url}", highlight=False)
+        console.print(f"API:    {stack.controller_url}/docs", highlight=False)
+    console.print("Ctrl-C drains and ends.", highlight=False)

@@ -1,0 +1,114 @@
+"""Rules that hold for the whole repository: packaging, import law, lock file, descriptions, metric names, docs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from apparate.cli.main import SUBCOMMANDS
+from apparate.contract import resource
+from apparate.contract.metrics import METRICS, Metric
+from pydantic import BaseModel
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LOCK = (ROOT / "requirements.lock").read_text()
+REGISTRY = re.compile(
+    r"(py" + r"pi\.org|python" + r"hosted\.org|registry\.npm" + r"js|crates\.io/api|proxy\.golang|--(extra-)?index-url)"
+)
+
+
+def tracked(*suffixes: str) -> Iterator[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file() and (not suffixes or name.endswith(suffixes)):
+            yield ROOT / name
+
+
+@pytest.mark.parametrize("folder", ["operator", "services", "proto", "charts", "tests", "tools"])
+def test_no_folder_at_the_root_is_a_package(folder: str) -> None:
+    assert not (ROOT / folder / "__init__.py").exists()  # `operator` would shadow the standard library's
+
+
+def test_the_import_law_is_kept() -> None:
+    lint = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([lint, "--no-logo"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_every_direct_dependency_is_pinned() -> None:
+    pinned = {name.lower() for name in re.findall(r"^([A-Za-z0-9._-]+)==", LOCK, re.MULTILINE)}
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    direct = {re.match(r"[A-Za-z0-9._-]+", one)[0].lower() for group in groups for one in group}  # type: ignore[index]
+    assert direct - pinned - {"apparate"} == set(), "run `make lock`"
+
+
+def test_every_pin_has_hashes() -> None:
+    pins = re.split(r"^(?=[A-Za-z0-9._-]+==)", LOCK, flags=re.MULTILINE)[1:]
+    assert [pin.splitlines()[0] for pin in pins if "--hash=sha256:" not in pin] == []
+
+
+def test_no_file_names_the_host_of_a_package_registry() -> None:
+    texts = (".py", ".md", ".toml", ".lock", ".sh", ".txt", ".yaml", ".json", "Makefile", "run", ".cfg")
+    found = [str(p.relative_to(ROOT)) for p in tracked(*texts) if REGISTRY.search(p.read_text(errors="replace"))]
+    assert found == []
+
+
+def shapes() -> Iterator[type[BaseModel]]:
+    for value in vars(resource).values():
+        if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == resource.__name__:
+            yield value
+
+
+def test_every_field_of_the_spec_has_a_description() -> None:
+    spec = [s for s in shapes() if s.__name__ not in ("EarlyExitModel", "Metadata") and "Status" not in s.__name__]
+    silent = [f"{s.__name__}.{n}" for s in spec for n, f in s.model_fields.items() if not f.description]
+    assert silent == []
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda m: m.name)
+def test_metric_names_follow_the_rule(metric: Metric) -> None:
+    assert re.fullmatch(r"apparate_[a-z0-9]+(_[a-z0-9]+)*", metric.name)
+    assert not metric.name.endswith(("_total", "_ms", "_milliseconds", "_percent", "_kb", "_mb"))  # base units only
+    assert metric.help.endswith(".") or metric.help, metric.name
+    assert bool(metric.buckets) == (metric.kind == "histogram")
+
+
+def commands(text: str, program: str) -> set[str]:
+    """Words that follow `program` at the start of a line of a code block, or in inline code."""
+    blocks = re.findall(r"```(?:sh|bash|console)?\n(.*?)```", text, re.DOTALL)
+    lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", text)
+    said = (re.match(rf"(?:\S*/)?{program} (?:-\S+ )*([a-z-]+)", line) for line in lines)
+    return {match[1] for match in said if match}
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_subcommand_in_the_docs_exists(page: Path) -> None:
+    assert commands(page.read_text(), "apparate") <= set(SUBCOMMANDS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_make_target_in_the_docs_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert commands(page.read_text(), "make") <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_relative_link_in_the_docs_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_make_target_has_a_help_line() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split())  # type: ignore[index]
+    assert phony == set(re.findall(r"^([a-z-]+):[^\n]*## ", makefile, re.MULTILINE))

@@ -1,0 +1,172 @@
+"""Pages of docs/reference, rendered from the typed models: descriptions, units, defaults, limits."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from apparate.contract.metrics import Metric
+from apparate.service.settings import ServiceSettings
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def shapes(annotation: Any) -> list[type[BaseModel]]:
+    """The models inside a type."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for part in typing.get_args(annotation) for found in shapes(part)]
+
+
+def type_name(annotation: Any) -> str:
+    """How a reader of YAML would call a type."""
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return type_name(parts[0])
+    if origin is typing.Literal:
+        return ", ".join(f"`{value}`" for value in parts)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(type_name(part) for part in parts if part is not type(None))
+    if origin in (tuple, list):
+        return f"list of {type_name(parts[0])}"
+    if origin is dict:
+        return "mapping"
+    names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+    return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def limits(field: FieldInfo) -> str:
+    """The limits of a value."""
+    found = []
+    for one in field.metadata:
+        for kind, name, sign in ((Gt, "gt", ">"), (Ge, "ge", ">="), (Lt, "lt", "<"), (Le, "le", "<=")):
+            if isinstance(one, kind):
+                found.append(
+                    f"{sign} {getattr(one, name):g}"
+                    if isinstance(getattr(one, name), float)
+                    else f"{sign} {getattr(one, name)}"
+                )
+        if isinstance(one, MinLen):
+            found.append(f"at least {one.min_length} long")
+        if isinstance(one, MaxLen):
+            found.append(f"at most {one.max_length} long")
+        pattern = getattr(one, "pattern", None)
+        if pattern:
+            found.append(f"matches `{pattern}`")
+    return ", ".join(found)
+
+
+def default(field: FieldInfo) -> str:
+    """The default as YAML would have it."""
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        return "as below"
+    if value is None or value in ("", (), {}):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def resource_page(root: type[BaseModel]) -> str:
+    """Every field of the document, shape by shape."""
+    parts = [
+        "# EarlyExitModel\n\n",
+        "From `services/shared/apparate/contract/resource.py`. A schema for editors is beside this page: ",
+        "put `# yaml-language-server: $schema=earlyexitmodel.schema.json` (with its path) in the first line of a\n",
+        "document.\n",
+    ]
+    waiting: list[tuple[str, type[BaseModel]]] = [("", root)]
+    seen = set()
+    while waiting:
+        path, shape = waiting.pop(0)
+        if shape in seen:
+            continue
+        seen.add(shape)
+        rows = []
+        for name, field in shape.model_fields.items():
+            alias = field.alias or (field.serialization_alias or name)
+            full = f"{path}.{alias}" if path else alias
+            rows.append(
+                (f"`{full}`", type_name(field.annotation), default(field), limits(field), field.description or "")
+            )
+            waiting += [(full, inner) for inner in shapes(field.annotation)]
+        parts += [f"\n## {path or 'Document'}\n\n", f"{(inspect.getdoc(shape) or '').splitlines()[0]}\n\n"]
+        parts.append(table(("field", "type", "default", "limits", "meaning"), rows))
+    return "".join(parts)
+
+
+def settings_page(services: Mapping[str, type[ServiceSettings]]) -> str:
+    """Environment variables, service by service."""
+    parts = [
+        "# Settings\n\n",
+        "Environment variables of the services, from their `settings.py`. A name with a service's prefix that is not "
+        "here stops the service at start: a misspelt setting is never ignored.\n",
+    ]
+    for title, cls in services.items():
+        rows = [(f"`{name}`", f"`{value}`" if value else "", text) for name, value, text in cls.describe()]
+        parts += [f"\n## {title}\n\n", table(("variable", "default", "meaning"), rows)]
+    return "".join(parts)
+
+
+def metrics_page(services: Mapping[str, Sequence[Metric]]) -> str:
+    """Metrics, service by service."""
+    parts = [
+        "# Metrics\n\n",
+        "What `/metrics` of each service shows, from `services/shared/apparate/contract/metrics.py`. Base units; a "
+        "counter's name ends in `_total` there.\n",
+    ]
+    for title, metrics in services.items():
+        rows = [
+            (f"`{m.name}{'_total' if m.kind == 'counter' else ''}`", m.kind, ", ".join(m.labels), m.help)
+            for m in metrics
+        ]
+        parts += [f"\n## {title}\n\n", table(("metric", "kind", "labels", "meaning"), rows)]
+    return "".join(parts)
+
+
+def command_page() -> str:
+    """Subcommands with their arguments and options."""
+    import typer.main
+    from apparate.cli.main import SUBCOMMANDS, build
+
+    group = typer.main.get_command(build(everything=True))
+    commands: Mapping[str, Any] = group.commands  # type: ignore[attr-defined]  # a group has it
+    parts = [
+        "# The `apparate` command\n\n",
+        "Errors are one line on stderr; exit status 2 means the input is to blame, 1 that it failed. "
+        "`-v` anywhere adds the traceback.\n",
+    ]
+    for name in SUBCOMMANDS:
+        command = commands[name]
+        rows = []
+        for parameter in command.params:
+            if parameter.name == "help":
+                continue
+            shown = ", ".join(f"`{o}`" for o in (*parameter.opts, *parameter.secondary_opts))
+            if parameter.param_type_name == "argument":
+                shown = f"`{(parameter.metavar or parameter.name or '').upper()}`"
+            value = parameter.default
+            told = (
+                "required"
+                if parameter.required
+                else ""
+                if value in (None, "", (), []) or callable(value)
+                else f"`{value}`"
+            )
+            rows.append((shown, told, getattr(parameter, "help", "") or ""))
+        parts += [f"\n## apparate {name}\n\n", f"{inspect.cleandoc(command.help or SUBCOMMANDS[name].summary)}\n"]
+        if rows:
+            parts += ["\n", table(("option", "default", "meaning"), rows)]
+    return "".join(parts)
