@@ -1,0 +1,176 @@
+"""A prepared model in a folder: backbone, segments, ramps and catalog under one digest.
+
+`catalog.json` names the SHA-256 of every other file, and its own digest covers those and itself, so one changed byte
+anywhere is found. The folder appears in one rename, whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from apparate.catalog import InvalidCatalog, RampCatalog
+from apparate.contract.document import Document
+from apparate.contract.resource import TensorSpec
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from apparate_worker.model.errors import InvalidPrepared
+from apparate_worker.model.ramps import RampHead, RampShape
+from apparate_worker.model.segments import Cut, SegmentedModel, Source, assemble
+from apparate_worker.model.sources import source_sha256
+
+CATALOG, MODEL, SEGMENTS, RAMPS = "catalog.json", "model.safetensors", "segments.json", "ramps.safetensors"
+FILES = (MODEL, SEGMENTS, RAMPS)
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedModel:
+    """Everything a worker needs to serve one model with early exits."""
+
+    catalog: RampCatalog
+    model: SegmentedModel
+    heads: tuple[RampHead, ...]
+    inputs: tuple[TensorSpec, ...]
+    output: str
+    classes: tuple[str, ...]
+
+
+def save_backbone(folder: Path, constants: Mapping[str, Tensor], model: Cut) -> None:
+    """Write the backbone's weights and the text of its segments."""
+    save_file({name: value.detach().cpu().clone().contiguous() for name, value in constants.items()}, folder / MODEL)
+    (folder / SEGMENTS).write_text(json.dumps(asdict(model), indent=1), encoding="utf-8")
+
+
+def save_ramps(folder: Path, heads: Sequence[RampHead]) -> None:
+    """Write the ramps' numbers; what they mean stands in the catalog."""
+    tensors: dict[str, Tensor] = {}
+    for r, head in enumerate(heads):
+        weight, bias, temperature = head.numpy()
+        tensors |= {f"{r}.weight": torch.tensor(weight), f"{r}.bias": torch.tensor(bias)}
+        tensors[f"{r}.temperature"] = torch.tensor(temperature, dtype=torch.float64)
+    save_file(tensors, folder / RAMPS)
+
+
+def load_backbone(folder: Path, device: torch.device) -> SegmentedModel:
+    """The running model of a folder. Raises InvalidPrepared."""
+    constants = _tensors(folder / MODEL, device)
+    try:
+        data = json.loads((folder / SEGMENTS).read_text(encoding="utf-8"))
+        model = _cut(data)
+    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise InvalidPrepared(f"{folder / SEGMENTS} cannot be read: {error}") from error
+    return assemble(model, constants, device)
+
+
+def _cut(data: Mapping[str, Any]) -> Cut:
+    def source(one: Mapping[str, Any]) -> Source:
+        return Source(str(one["code"]), tuple(one["constants"]), tuple(one["sides"]))
+
+    prologue = source(data["prologue"]) if data["prologue"] is not None else None
+    return Cut(tuple(data["inputs"]), prologue, tuple(map(source, data["segments"])), data["mask"])
+
+
+def load_ramps(folder: Path, described: Sequence[Mapping[str, Any]], device: torch.device) -> tuple[RampHead, ...]:
+    """The ramps of a folder; `described` is the catalog's list. Raises InvalidPrepared."""
+    tensors = _tensors(folder / RAMPS, device)
+    heads = []
+    for r, one in enumerate(described):
+        try:
+            shape = RampShape(int(one["dimensions"]), one["pooling"], bool(one["masked"]))
+            weight, bias = tensors[f"{r}.weight"], tensors[f"{r}.bias"]
+            heads.append(RampHead(shape, weight, bias, float(tensors[f"{r}.temperature"])))
+        except KeyError as error:
+            raise InvalidPrepared(f"{folder}: ramp {r} has no {error}") from None
+    return tuple(heads)
+
+
+def _tensors(path: Path, device: torch.device) -> dict[str, Tensor]:
+    try:
+        return dict(load_file(str(path), device=str(device)))
+    except (OSError, SafetensorError) as error:
+        raise InvalidPrepared(f"{path} cannot be read: {error}") from error
+
+
+def publish(partial: Path, folder: Path, catalog: RampCatalog) -> RampCatalog:
+    """Give a finished partial folder its digest and put it in place of `folder`, in one rename. Returns the catalog."""
+    content = catalog.to_json() | {"files": {name: source_sha256(partial / name) for name in FILES}}
+    content["digest"] = _digest(content)
+    (partial / CATALOG).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    for extra in {p.name for p in partial.iterdir()} - {CATALOG, *FILES}:
+        (partial / extra).unlink()
+    for name in (CATALOG, *FILES):
+        with (partial / name).open("rb") as file:
+            os.fsync(file.fileno())
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    partial.rename(folder)
+    _sync_folder(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+    return RampCatalog.from_json(content)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    """SHA-256 over the catalog without its digest; the catalog names the digests of the other files."""
+    covered = {k: v for k, v in content.items() if k != "digest"}
+    return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
+
+
+def read_catalog(folder: Path) -> RampCatalog:
+    """The catalog of a prepared folder, its own digest and its files checked. Raises InvalidPrepared."""
+    if not folder.is_dir():
+        raise InvalidPrepared(f"{folder} does not exist: prepare the model first (apparate prepare -f ...)")
+    missing = [name for name in (CATALOG, *FILES) if not (folder / name).is_file()]
+    if missing:
+        raise InvalidPrepared(f"{folder} is not a whole prepared model: it has no {', '.join(missing)}")
+    try:
+        content = json.loads((folder / CATALOG).read_text(encoding="utf-8"))
+        catalog = RampCatalog.from_json(content)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, InvalidCatalog) as error:
+        raise InvalidPrepared(f"{folder / CATALOG} cannot be read: {error}") from error
+    if content.get("digest") != _digest(content):
+        raise InvalidPrepared(f"{folder / CATALOG} was changed after it was prepared: its digest does not match")
+    for name in FILES:
+        if source_sha256(folder / name) != dict(content.get("files", {})).get(name):
+            raise InvalidPrepared(f"{folder / name} was changed after it was prepared: its digest does not match")
+    return catalog
+
+
+def load_prepared(folder: Path, document: Document, device: torch.device) -> PreparedModel:
+    """The prepared model of a document.
+
+    Raises InvalidPrepared when the folder is missing, half-written or changed, or was prepared for a model with other
+    inputs than the document's.
+    """
+    catalog = read_catalog(folder)
+    extra = catalog.extra
+    inputs = tuple(TensorSpec.model_validate(one) for one in extra["inputs"])
+    wanted = document.model.spec.model
+    if inputs != wanted.inputs:
+        raise InvalidPrepared(f"{folder} was prepared for other inputs than the document has: prepare the model again")
+    model = load_backbone(folder, device)
+    heads = load_ramps(folder, extra["ramps"], device)
+    if not len(heads) == catalog.ramps == len(model.segments) - 1:
+        raise InvalidPrepared(
+            f"{folder} has {len(heads)} ramps, {catalog.ramps} latencies, {len(model.segments)} segments"
+        )
+    return PreparedModel(catalog, model, heads, inputs, str(extra["output"]), tuple(extra["classes"]))
