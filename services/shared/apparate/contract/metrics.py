@@ -21,6 +21,56 @@ class Metric:
 
 
 WORKER: tuple[Metric, ...] = ()
-CONTROLLER: tuple[Metric, ...] = ()
+_MODEL = ("namespace", "model")
+CONTROLLER: tuple[Metric, ...] = (
+    Metric("apparate_feedback_records", "counter", "Feedback records taken into the window.", _MODEL),
+    Metric("apparate_feedback_batches", "counter", "Feedback batches read, without repeats.", _MODEL),
+    Metric("apparate_feedback_duplicates", "counter", "Feedback batches that came again and were dropped.", _MODEL),
+    Metric("apparate_feedback_lost", "counter", "Feedback batches declared lost: gaps in a worker's numbers.", _MODEL),
+    Metric("apparate_feedback_late", "counter", "Feedback batches that came after they were declared lost.", _MODEL),
+    Metric(
+        "apparate_feedback_refused",
+        "counter",
+        "Stream entries that could not be used, by cause: undecodable, catalog, failed.",
+        (*_MODEL, "cause"),
+    ),
+    Metric("apparate_feedback_lag_entries", "gauge", "Stream entries not yet read.", _MODEL),
+    Metric("apparate_feedback_pending_entries", "gauge", "Stream entries read and not yet acked.", _MODEL),
+    Metric("apparate_feedback_stream_entries", "gauge", "Entries in the feedback stream.", _MODEL),
+    Metric("apparate_decisions", "counter", "Decisions, by reason.", (*_MODEL, "reason")),
+    Metric("apparate_decision_seconds", "histogram", "Time to take a decision.", _MODEL, LATENCY_S),
+    Metric("apparate_published_plan_revision", "gauge", "Revision of the plan in force.", _MODEL),
+    Metric("apparate_active_ramps", "gauge", "Ramps of the plan in force.", _MODEL),
+    Metric(
+        "apparate_ramp_threshold_ratio",
+        "gauge",
+        "Threshold of each ramp of the catalog; 0 when it is closed or switched off.",
+        (*_MODEL, "ramp"),
+    ),
+    Metric(
+        "apparate_observed_loss_ratio",
+        "gauge",
+        "Share of released answers that disagree.",
+        _MODEL,
+    ),
+    Metric("apparate_observed_loss_upper_ratio", "gauge", "Upper confidence bound of the loss.", _MODEL),
+    Metric("apparate_observed_saving_ratio", "gauge", "Share of the plain pass that early answers saved.", _MODEL),
+    Metric("apparate_observed_exit_ratio", "gauge", "Share of answers that left early.", _MODEL),
+    Metric("apparate_workers", "gauge", "Live workers.", _MODEL),
+    Metric("apparate_updated_workers", "gauge", "Live workers that run the plan in force.", _MODEL),
+    Metric(
+        "apparate_model_adapting",
+        "gauge",
+        "1 while the model's feedback is read.",
+        _MODEL,
+    ),
+    Metric(
+        "apparate_controller_errors",
+        "counter",
+        "Failures: redis, controller, unexpected.",
+        (*_MODEL, "kind"),
+    ),
+    Metric("apparate_redis_eviction_risk", "gauge", "1 when Redis may evict streams."),
+)
 
 METRICS: tuple[Metric, ...] = WORKER + CONTROLLER

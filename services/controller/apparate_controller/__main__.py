@@ -1,0 +1,104 @@
+"""The controller process: settings, adapters, loops and the HTTP API, put together here and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import sys
+
+from redis.asyncio import Redis
+
+from apparate.catalog import RampCatalog
+from apparate.contract.document import Document, InvalidDocument
+from apparate.contract.metrics import CONTROLLER
+from apparate.service.redis_client import UNREACHABLE, connect
+from apparate.service.settings import InvalidSettings
+from apparate.service.telemetry import Telemetry, configure_logging, get_logger
+from apparate_controller.app import create_app
+from apparate_controller.loop import ModelLoop, Ports
+from apparate_controller.models import Models, load_models
+from apparate_controller.observe import ModelObserver
+from apparate_controller.server import bind, http_server
+from apparate_controller.session import ModelSession
+from apparate_controller.settings import ControllerSettings
+from apparate_controller.sinks.redis import RedisPlanSink
+from apparate_controller.sources.heartbeats import RedisHeartbeats
+from apparate_controller.sources.redis_stream import RedisFeedbackSource, eviction_risk
+
+RISK_RETRY_S = 5.0
+
+
+def main() -> int:
+    """Run until SIGTERM or SIGINT; 2 when the settings or documents cannot be used, with one line that says why."""
+    try:
+        settings = ControllerSettings.load()
+        documents = load_models(settings.documents)
+        listening = bind(settings.host, settings.port)
+    except (InvalidSettings, InvalidDocument, OSError) as error:
+        print(f"apparate-controller: {error}", file=sys.stderr)
+        return 2
+    configure_logging(settings.log_level, "controller")
+    with contextlib.closing(listening):
+        asyncio.run(run(settings, documents, listening))
+    return 0
+
+
+async def run(settings: ControllerSettings, documents: list[Document], listening: socket.socket) -> None:
+    """Serve and adapt until a signal; every loop finishes what it has in hand first."""
+    telemetry = Telemetry(CONTROLLER)
+    commands = connect(settings.redis_url)
+    readers = {document.model.key: connect(settings.redis_url, block_s=settings.block_s) for document in documents}
+
+    def new_loop(document: Document, catalog: RampCatalog) -> ModelLoop:
+        key, spec = document.model.key, document.model.spec
+        source = RedisFeedbackSource(readers[key], commands, key, consumer=settings.name, block_s=settings.block_s)
+        observer = ModelObserver(telemetry, document.model, catalog)
+        ports = Ports(source, RedisPlanSink(commands, key), RedisHeartbeats(commands, key), observer)
+        return ModelLoop(key, catalog, lambda plan: ModelSession(catalog, spec, plan), ports)
+
+    models = Models(documents, new_loop, settings.retry_s)
+    server = http_server(create_app(models, telemetry, stuck_s=settings.stuck_s))
+    serving = asyncio.create_task(server.serve(sockets=[listening]), name="http")
+    adapting = asyncio.create_task(models.run(), name="models")
+    checking = asyncio.create_task(watch_eviction(commands, telemetry), name="eviction")
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    host, port = listening.getsockname()[:2]
+    print(json.dumps({"ready": True, "name": settings.name, "http": f"{host}:{port}"}), flush=True)
+    stopped = asyncio.create_task(stop.wait(), name="signal")
+    try:
+        await asyncio.wait({stopped, serving, adapting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        models.stop()
+        await adapting
+        server.should_exit = True
+        await serving
+        for task in (checking, stopped):
+            task.cancel()
+        await asyncio.gather(checking, stopped, return_exceptions=True)
+        for client in (commands, *readers.values()):
+            with contextlib.suppress(*UNREACHABLE):
+                await client.aclose()
+
+
+async def watch_eviction(commands: Redis, telemetry: Telemetry) -> None:
+    """Look once, as soon as Redis answers, whether it may evict streams; say so in the log and as a metric."""
+    while True:
+        try:
+            risk = await eviction_risk(commands)
+        except UNREACHABLE:
+            await asyncio.sleep(RISK_RETRY_S)
+            continue
+        telemetry("apparate_redis_eviction_risk").set(bool(risk))
+        if risk:
+            get_logger(__name__).warning("redis eviction risk", risk=risk)
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

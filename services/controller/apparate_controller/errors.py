@@ -1,0 +1,34 @@
+"""Everything that can go wrong in the controller, as one tree.
+
+ControllerError
+├── CatalogNotReady      the model is not prepared, or its catalog cannot be used; tried again
+├── FeedbackStalled      entries wait in the stream and the reader is not given them: its connection is dead
+├── PlanRefused          the plan store holds a newer revision than the one to publish
+└── PlanUnreadable       the newest entry of the plan store is not a plan
+"""
+
+from __future__ import annotations
+
+
+class ControllerError(Exception):
+    """Base of all errors of the controller; the message names the thing, the value and the limit."""
+
+
+class CatalogNotReady(ControllerError):
+    """The catalog of a prepared model is missing or invalid."""
+
+
+class FeedbackStalled(ControllerError):
+    """Entries wait in the stream and the reader does not get them."""
+
+
+class PlanRefused(ControllerError):
+    """A plan that workers would refuse, because a newer one is in force."""
+
+    def __init__(self, revision: int, in_force: int) -> None:
+        super().__init__(f"plan revision {revision} cannot be published, revision {in_force} is in force")
+        self.in_force = in_force
+
+
+class PlanUnreadable(ControllerError):
+    """The newest entry of the plan store is not a plan."""

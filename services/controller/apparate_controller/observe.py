@@ -1,0 +1,109 @@
+"""What the loop of one model tells of itself, as metrics and as logs that stay few when something fails for long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from apparate.adaptation.policy import Decision
+from apparate.catalog import RampCatalog
+from apparate.contract.resource import EarlyExitModel
+from apparate.service.telemetry import Telemetry, get_logger
+from apparate_controller.errors import ControllerError
+from apparate_controller.intake import Session, Took
+from apparate_controller.sources.heartbeats import WorkerState
+from apparate_controller.sources.redis_stream import Backlog
+
+LOG_EVERY_S = 10.0
+
+
+class Sparsely:
+    """Lets one line through in `every_s`, and tells it how many were held back before it."""
+
+    def __init__(self, every_s: float = LOG_EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._every_s, self._clock = every_s, clock
+        self._next = float("-inf")
+        self._held = 0
+
+    def __call__(self) -> int | None:
+        """Lines held back since the last one, or None when this one is to be held back too."""
+        if self._clock() < self._next:
+            self._held += 1
+            return None
+        held, self._held, self._next = self._held, 0, self._clock() + self._every_s
+        return held
+
+
+class ModelObserver:
+    """Adapter of loop.Observer: prometheus_client and structlog."""
+
+    def __init__(self, telemetry: Telemetry, model: EarlyExitModel, catalog: RampCatalog) -> None:
+        self._telemetry, self._catalog = telemetry, catalog
+        self._labels = {"namespace": model.metadata.namespace, "model": model.metadata.name}
+        self._log = get_logger(__name__).bind(model=model.key)
+        self._failures, self._refusals, self._failed_since = Sparsely(), Sparsely(), 0.0
+
+    def took(self, took: Took) -> None:
+        """Entries were worked off."""
+        for name in ("batches", "records", "duplicates", "lost", "late"):
+            if count := getattr(took, name):
+                self._metric(f"apparate_feedback_{name}").inc(count)
+        for cause, count in took.refused.items():
+            self._metric("apparate_feedback_refused", cause=cause).inc(count)
+        if took.refused and (held := self._refusals()) is not None:
+            self._log.warning("feedback refused", problem=took.problem, held_back=held, exc_info=took.failure)
+        if took.decision_s:
+            self._metric("apparate_decision_seconds").observe(took.decision_s)
+
+    def decided(self, decision: Decision) -> None:
+        """A decision was taken."""
+        self._metric("apparate_decisions", reason=decision.reason.value).inc()
+        observed = decision.observed
+        if observed.samples:
+            self._metric("apparate_observed_loss_ratio").set(observed.loss)
+            self._metric("apparate_observed_loss_upper_ratio").set(observed.loss_upper)
+            self._metric("apparate_observed_saving_ratio").set(observed.saving)
+            self._metric("apparate_observed_exit_ratio").set(observed.exit_rate)
+        if decision.plan is not None:
+            revision = decision.plan.revision
+            self._log.info("decided", reason=decision.reason.value, message=decision.message, revision=revision)
+
+    def looked(self, session: Session, workers: Sequence[WorkerState], backlog: Backlog) -> None:
+        """Workers and backlog were looked at."""
+        plan = session.plan
+        self._metric("apparate_published_plan_revision").set(plan.revision)
+        self._metric("apparate_active_ramps").set(len(plan.ramps))
+        thresholds = {setting.ramp: setting.threshold for setting in plan.ramps}
+        for ramp in range(self._catalog.ramps):
+            self._metric("apparate_ramp_threshold_ratio", ramp=str(ramp)).set(thresholds.get(ramp, 0.0))
+        self._metric("apparate_workers").set(len(workers))
+        self._metric("apparate_updated_workers").set(sum(w.revision >= plan.revision for w in workers))
+        self._metric("apparate_feedback_lag_entries").set(backlog.lag)
+        self._metric("apparate_feedback_pending_entries").set(backlog.pending)
+        self._metric("apparate_feedback_stream_entries").set(backlog.length)
+
+    def failed(self, error: BaseException) -> None:
+        """An attempt failed and will be repeated."""
+        expected = isinstance(error, RedisError | OSError | ControllerError | ValueError)
+        kind = "redis" if isinstance(error, RedisError | OSError) else "controller" if expected else "unexpected"
+        self._metric("apparate_controller_errors", kind=kind).inc()
+        self._metric("apparate_model_adapting").set(0)
+        self._failed_since = self._failed_since or time.monotonic()
+        if (held := self._failures()) is not None:
+            what = f"{type(error).__name__}: {error}"
+            self._log.warning("no progress, tried again", problem=what, held_back=held, exc_info=not expected)
+
+    def recovered(self) -> None:
+        """An attempt succeeded after others had failed."""
+        self._metric("apparate_model_adapting").set(1)
+        if self._failed_since:
+            self._log.info("goes on", after_s=round(time.monotonic() - self._failed_since, 3))
+        else:
+            self._log.info("reads feedback")
+        self._failed_since = 0.0
+
+    def _metric(self, name: str, **labels: str) -> Any:
+        return self._telemetry(name, **self._labels, **labels)

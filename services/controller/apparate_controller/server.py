@@ -1,0 +1,49 @@
+"""The HTTP server inside the process's own event loop, on a socket that was bound before anybody is told of it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+SHUTDOWN_S = 3  # most time that an open request may take after SIGTERM
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take none."""
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises OSError, for example when the port is in use."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    found = socket.socket(family, kind, protocol)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(128)
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+def http_server(app: FastAPI) -> uvicorn.Server:
+    """A server for `serve(sockets=[...])`; `should_exit = True` ends it."""
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+    )
+    return _Server(config)

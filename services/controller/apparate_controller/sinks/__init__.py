@@ -1,0 +1,1 @@
+"""Where plans are published. Adapters only: nothing here decides."""

@@ -1,0 +1,1 @@
+"""Where feedback and heartbeats are read from. Adapters only: nothing here decides."""
