@@ -133,7 +133,7 @@ def _main(pipe: Connection, traffic: Path) -> None:
 
 async def _serve(pipe: Connection, traffic: oip.Traffic) -> None:
     transports: dict[Target, Transport] = {}
-    jobs = {"run": run_open_loop, "saturate": run_closed_loop, "ping": run_pings}
+    jobs: dict[str, Any] = {"run": run_open_loop, "saturate": run_closed_loop, "ping": run_pings}
     loop = asyncio.get_running_loop()
     while True:
         try:

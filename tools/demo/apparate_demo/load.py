@@ -34,7 +34,8 @@ def scaled_arrivals(gaps: Floats, count: int, rate: float) -> Floats:
     """
     taken = np.resize(gaps, count)
     arrivals: Floats = np.cumsum(taken) - taken[0]
-    return arrivals * (count / rate / taken.sum())
+    arrivals *= count / rate / taken.sum()
+    return arrivals
 
 
 def burstiness(arrivals: Floats) -> float:
@@ -67,7 +68,7 @@ def cut(arrivals: Floats, *, seconds: float, inputs: int) -> list[Slice]:
 def slice_seconds(seconds: float) -> tuple[int, float]:
     """(pairs, length of a slice): a run of `seconds` is that many pairs, each one slice plain and one with exits."""
     length = min(max(seconds / (2 * PAIRS_WANTED), MIN_SLICE_S), MAX_SLICE_S)
-    pairs = max(int(round(seconds / (2 * length))), 1)
+    pairs = max(round(seconds / (2 * length)), 1)
     return pairs, seconds / (2 * pairs)
 
 
@@ -79,7 +80,7 @@ def plan_slices(gaps: Floats, *, seconds: float, rate: float, inputs: int) -> li
 
 
 def describe(slices: list[Slice], capacity: float) -> dict[str, Any]:
-    """What the arrivals are like: burstiness, and the load of the calmest and the busiest slice as shares of capacity."""
+    """What the arrivals are like: burstiness, and load of the calmest and the busiest slice as shares of capacity."""
     gaps = np.concatenate([np.diff(s.arrivals) for s in slices])
     loads = [len(s) / s.seconds / capacity for s in slices]
     scv = float(gaps.var() / gaps.mean() ** 2) if len(gaps) > 1 else 0.0

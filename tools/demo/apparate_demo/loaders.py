@@ -35,7 +35,8 @@ def video_frames(path: Path, size: int) -> Frames:
 
     try:
         with av.open(str(path)) as container:
-            frames = [centre_square(frame.to_image(), size) for frame in container.decode(video=0)]
+            decoded: Any = container.decode(video=0)
+            frames = [centre_square(frame.to_image(), size) for frame in decoded]
     except (av.FFmpegError, IndexError) as error:
         raise InvalidData(f"{path} cannot be read as a video: {error}") from None
     if not frames:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from apparate_proto.inference import open_inference_pb2 as pb
 
 from apparate_demo.scenarios.scenario import LENGTHS
+from apparate_proto.inference import open_inference_pb2 as pb
 
 GRPC_METHOD = "/inference.GRPCInferenceService/ModelInfer"
 GRPC_LIVE = "/inference.GRPCInferenceService/ServerLive"
@@ -99,7 +99,9 @@ def read_grpc(data: bytes) -> Answer:
         scores = np.frombuffer(response.raw_output_contents[0], np.float32)
     else:
         scores = np.array(response.outputs[0].contents.fp32_contents, np.float32)
-    parameters = {k: getattr(v, v.WhichOneof("parameter_choice") or "int64_param") for k, v in response.parameters.items()}
+    parameters = {
+        k: getattr(v, v.WhichOneof("parameter_choice") or "int64_param") for k, v in response.parameters.items()
+    }
     return _answer(scores, parameters)
 
 
@@ -120,4 +122,6 @@ def read_http(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
 def _answer(scores: npt.NDArray[np.float32], parameters: Mapping[str, Any]) -> Answer:
     if not scores.size or np.isnan(scores).any():
         raise BadAnswer(f"the answer's scores are {scores.tolist()}")
-    return Answer(int(scores.argmax()), int(parameters.get("exit_ramp", FINAL)), int(parameters.get("plan_revision", 0)))
+    return Answer(
+        int(scores.argmax()), int(parameters.get("exit_ramp", FINAL)), int(parameters.get("plan_revision", 0))
+    )

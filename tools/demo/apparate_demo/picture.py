@@ -38,18 +38,23 @@ def draw(story: Story, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    style = {"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False, "axes.titleweight": "bold"}
+    style: dict[Any, Any] = {
+        "font.size": 9.5,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titleweight": "bold",
+    }
     style |= {"axes.titlesize": 10.5, "axes.titlelocation": "left", "font.family": "DejaVu Sans"}
     with plt.rc_context(style):
         figure = plt.figure(figsize=(11.0, 6.2), dpi=DPI, layout="constrained")
-        left, right = figure.add_gridspec(1, 2, width_ratios=(1, 1.25))
-        upper, lower = right.subgridspec(2, 1, height_ratios=(1, 1.15))
+        halves = figure.add_gridspec(1, 2, width_ratios=(1, 1.25))
+        rows = halves[0, 1].subgridspec(2, 1, height_ratios=(1, 1.15))
         figure.suptitle(f"{story.title}\n", fontsize=13, fontweight="bold", x=0.01, ha="left")
         figure.text(0.01, 0.93, story.subtitle, fontsize=9.5, color="#555555")
-        _latencies(figure.add_subplot(left), story)
-        over = figure.add_subplot(upper)
+        _latencies(figure.add_subplot(halves[0, 0]), story)
+        over = figure.add_subplot(rows[0])
         _agreement(over, story)
-        _thresholds(figure.add_subplot(lower, sharex=over), story)
+        _thresholds(figure.add_subplot(rows[1], sharex=over), story)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
         plt.close(figure)

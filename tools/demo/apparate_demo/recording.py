@@ -34,14 +34,18 @@ class Recorder:
     def poll(self) -> int:
         """Take what is new; how many records that were."""
         before = len(self.batches)
-        while entries := self._redis.xrange(feedback_key(self._model), min=b"(" + self._last, count=PAGE):
+        while entries := self._entries(b"(" + self._last):
             self.batches += [decode_feedback(fields[FIELD]) for _, fields in entries]
             self._last = entries[-1][0]
         return sum(len(b) for b in self.batches[before:])
 
+    def _entries(self, after: bytes) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        found: Any = self._redis.xrange(feedback_key(self._model), min=after, count=PAGE)
+        return list(found)
+
     def plans(self) -> list[PlanStatus]:
         """Every plan there was, oldest first."""
-        entries: list[Any] = self._redis.xrange(plans_key(self._model))
+        entries: Any = self._redis.xrange(plans_key(self._model))
         return [PlanStatus.model_validate_json(fields[PLAN_FIELD]) for _, fields in entries]
 
     def close(self) -> None:

@@ -85,7 +85,7 @@ def agrees(plain: Answers, exits: Answers) -> Bools:
 
 
 def lower_bound(agreeing: int, total: int, confidence: float = CONFIDENCE) -> float:
-    """Exact (Clopper-Pearson) one-sided lower bound of a share: the p at which so many agree with chance 1 - confidence."""
+    """Exact (Clopper-Pearson) one-sided lower bound of a share: the p where P[so many agree] = 1 - confidence."""
     if total == 0 or agreeing == 0:
         return 0.0
     low, high = 0.0, 1.0
@@ -123,7 +123,9 @@ def exit_rates(exits: Answers, layers: Sequence[str]) -> dict[str, float]:
     if not len(answered):
         return {}
     ramps, counts = np.unique(answered, return_counts=True)
-    named = {("final" if r == FINAL else layers[r]): float(c) / len(answered) for r, c in zip(ramps, counts, strict=True)}
+    named = {
+        ("final" if r == FINAL else layers[r]): float(c) / len(answered) for r, c in zip(ramps, counts, strict=True)
+    }
     final = named.pop("final", 0.0)
     return {**named, "final": final}
 

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from apparate_demo import oip
 
 
-
 class Transport(Protocol):
     """One server, one protocol. `send` returns what `read` understands; reading is left for after the slice."""
 
@@ -37,8 +36,8 @@ class GrpcTransport:
 
         self._model = model
         self._channel = grpc.aio.insecure_channel(address)
-        self._infer = self._channel.unary_unary(oip.GRPC_METHOD)
-        self._live = self._channel.unary_unary(oip.GRPC_LIVE)
+        self._infer: Any = self._channel.unary_unary(oip.GRPC_METHOD)
+        self._live: Any = self._channel.unary_unary(oip.GRPC_LIVE)
 
     async def send(self, request: bytes) -> bytes:
         """Send one serialised request."""

