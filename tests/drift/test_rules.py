@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
+
 from apparate.cli.main import SUBCOMMANDS
 from apparate.contract import resource
+from apparate.contract.document import parse_documents
 from apparate.contract.metrics import METRICS, Metric
-from pydantic import BaseModel
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -112,3 +115,18 @@ def test_every_make_target_has_a_help_line() -> None:
     makefile = (ROOT / "Makefile").read_text()
     phony = set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split())  # type: ignore[index]
     assert phony == set(re.findall(r"^([a-z-]+):[^\n]*## ", makefile, re.MULTILINE))
+
+
+def documents(page: Path) -> list[str]:
+    blocks = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    return [text for text in map(textwrap.dedent, blocks) if "kind: EarlyExitModel" in text]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_document_in_the_docs_is_valid(page: Path) -> None:
+    for text in documents(page):
+        assert parse_documents(text, origin=page.name, base=ROOT)
+
+
+def test_the_readme_has_a_document() -> None:
+    assert documents(ROOT / "README.md")

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import redis
+
 from apparate.service.redis_server import EmbeddedRedis, NoRedisServer
 from support.eventually import eventually
 from support.processes import a_process, is_alive

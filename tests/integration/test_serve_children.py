@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from apparate.cli import children
 from apparate.cli.children import Child
 from apparate.cli.logs import LogWriter

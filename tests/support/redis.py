@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 
 import redis
+
 from apparate.service.redis_server import EmbeddedRedis
 
 

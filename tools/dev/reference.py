@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from apparate.contract.metrics import Metric
-from apparate.service.settings import ServiceSettings
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+
+from apparate.contract.metrics import Metric
+from apparate.service.settings import ServiceSettings
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -115,7 +116,11 @@ def settings_page(services: Mapping[str, type[ServiceSettings]]) -> str:
         "here stops the service at start: a misspelt setting is never ignored.\n",
     ]
     for title, cls in services.items():
-        rows = [(f"`{name}`", f"`{value}`" if value else "", text) for name, value, text in cls.describe()]
+        made = [field.default_factory is not None for field in cls.model_fields.values()]  # differs by machine
+        rows = [
+            (f"`{name}`", f"`{value}`" if value and not factory else "", text)
+            for (name, value, text), factory in zip(cls.describe(), made, strict=True)
+        ]
         parts += [f"\n## {title}\n\n", table(("variable", "default", "meaning"), rows)]
     return "".join(parts)
 
@@ -139,6 +144,7 @@ def metrics_page(services: Mapping[str, Sequence[Metric]]) -> str:
 def command_page() -> str:
     """Subcommands with their arguments and options."""
     import typer.main
+
     from apparate.cli.main import SUBCOMMANDS, build
 
     group = typer.main.get_command(build(everything=True))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from apparate.cli.errors import CommandError
 from apparate.cli.main import SUBCOMMANDS, Subcommand, build, explain, load, run
 from apparate.contract.document import InvalidDocument

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from apparate.contract.document import Document
-from apparate.contract.resource import ModelSource, TensorSpec
 from torch import Tensor, nn
 
+from apparate.contract.document import Document
+from apparate.contract.resource import ModelSource, TensorSpec
 from apparate_worker.model.errors import InvalidSource
 
 CHUNK = 1 << 20
@@ -56,6 +57,8 @@ def load_source(document: Document) -> NamedCall:
     inputs = wanted.inputs
     if not inputs:
         raise InvalidSource("spec.model.inputs is empty: name the model's inputs in the order of its forward")
+    if str(document.base) not in sys.path:
+        sys.path.append(str(document.base))  # an entrypoint may lie beside its document; last, so it hides nothing
     model = _from_folder(path) if wanted.format == "huggingface" else _from_entrypoint(wanted, path)
     model.eval().requires_grad_(False)
     names = tuple(spec.name for spec in inputs)
