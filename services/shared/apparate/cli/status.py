@@ -33,20 +33,25 @@ def status_command(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     rows = []
     for one in models:
         last: dict[str, Any] = next(iter(one.get("decisions", [])), {})
-        observed, window = one.get("observed", {}), one.get("window", {})
+        observed, window, delivery = one.get("observed", {}), one.get("window", {}), one.get("delivery", {})
         rows.append(
             (
                 key_of(one),
                 str(one["plan"]["revision"]),
+                f"{delivery.get('updatedWorkers', 0)}/{delivery.get('workers', 0)}",
                 str(len(one["plan"]["ramps"])),
                 per_cent(observed.get("exitRate")),
                 per_cent(observed.get("loss")),
                 per_cent(observed.get("saving")),
                 f"{window.get('records', 0)}/{window.get('size', 0)}",
-                f"{last.get('reason', '')}: {last.get('message', '')}" if last else "",
+                f"{last['reason']}: {last['message']}" if last else str(one.get("reason", "")),
             )
         )
-    table("Models", ("model", "plan", "ramps", "exits", "loss", "saving", "window", "last decision"), rows)
+    table(
+        "Models",
+        ("model", "plan", "workers on it", "ramps", "exits", "loss", "saving", "window", "last decision"),
+        rows,
+    )
 
 
 def exits_command(

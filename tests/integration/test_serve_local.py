@@ -1,0 +1,168 @@
+"""Local mode whole: real Redis, controller and workers, with the ways they can die. One small model."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from apparate.cli.logs import LogWriter
+from apparate.cli.serve import read
+from apparate.cli.stack import LocalStack, StackFailed
+from apparate.cli.status import fetch
+from support.eventually import eventually
+from support.processes import a_process, is_alive
+from support.tiny import Load, ask, points, prepare, write_document, write_tiny_model
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+
+Stacks = Callable[..., LocalStack]
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = write_tiny_model(tmp_path_factory.mktemp("tiny"))
+    prepare(found)
+    return found
+
+
+@pytest.fixture
+def a_stack(document: Path) -> Iterator[Stacks]:
+    made: list[LocalStack] = []
+    log = io.StringIO()
+
+    def make(*, replicas: int = 1, **options: Any) -> LocalStack:
+        served = read([write_document(document.parent, replicas=replicas)])
+        made.append(LocalStack(served, free_ports=True, log=LogWriter(log, human=False), **options))
+        return made[-1].start()
+
+    yield make
+    for stack in made:
+        stack.kill()
+    print(log.getvalue())  # pytest shows it when the test fails
+
+
+def addresses(stack: LocalStack) -> Callable[[], list[str]]:
+    return lambda: [one.http for one in stack.endpoints]
+
+
+def described(stack: LocalStack) -> dict[str, Any]:
+    return fetch(stack.controller_url, "/v1/models/default/tiny")  # type: ignore[no-any-return]
+
+
+def delivered(stack: LocalStack) -> int:
+    """The revision that every worker runs; 0 while they differ."""
+    delivery = described(stack)["delivery"]
+    return delivery["revision"] if delivery["workers"] and delivery["workers"] == delivery["updatedWorkers"] else 0
+
+
+def test_answers_come_and_plans_are_decided_and_delivered(a_stack: Stacks) -> None:
+    stack = a_stack()
+    answer = ask(stack.endpoints[0].http, points(3))
+    assert answer["model_name"] == "tiny"
+    assert answer["outputs"][0]["shape"][0] == 3
+    with Load(addresses(stack)) as load:
+        eventually(lambda: delivered(stack) >= 2, within=60)  # 1 is the first plan, all closed
+        eventually(lambda: described(stack)["observed"].get("exitRate", 0) > 0, within=60)
+    assert load.lost == []
+
+
+def test_exits_off_gives_the_same_answers(a_stack: Stacks) -> None:
+    x = points(4, seed=5)
+    with_exits = ask(a_stack().endpoints[0].http, x)
+    plain = ask(a_stack(adapt=False).endpoints[0].http, x)
+    assert np.array_equal(with_exits["outputs"][0]["data"], plain["outputs"][0]["data"])
+
+
+def test_serving_goes_on_without_the_controller_and_feedback_resumes(a_stack: Stacks) -> None:
+    stack = a_stack()
+    with Load(addresses(stack)) as load:
+        eventually(lambda: described(stack)["records"] > 20, within=30)
+        assert stack.controller is not None and stack.controller.pid is not None
+        os.kill(stack.controller.pid, signal.SIGKILL)
+        before = load.answered
+        eventually(lambda: load.answered > before + 20)
+        eventually(
+            lambda: stack.controller is not None and stack.controller.restarts and stack.controller_url, within=30
+        )
+        records = described(stack)["records"]
+        eventually(lambda: described(stack)["records"] > records + 20, within=30)
+    feedback = described(stack)["feedback"]
+    assert load.lost == []
+    assert feedback["records"] <= load.answered  # nothing is counted twice
+
+
+def test_serving_goes_on_without_redis_and_feedback_resumes(a_stack: Stacks) -> None:
+    stack = a_stack()
+    with Load(addresses(stack)) as load:
+        eventually(lambda: described(stack)["records"] > 20, within=30)
+        assert stack.redis is not None
+        os.kill(stack.redis.pid, signal.SIGKILL)
+        before = load.answered
+        eventually(lambda: load.answered > before + 20)
+        eventually(lambda: stack.redis_restarts == 1)
+        records = described(stack)["feedback"]["records"]
+        eventually(lambda: described(stack)["feedback"]["records"] > records + 20, within=30)
+        eventually(lambda: delivered(stack) >= 1, within=30)
+    assert load.lost == []
+    assert described(stack)["feedback"]["records"] <= load.answered
+
+
+def test_a_worker_that_is_asked_to_end_under_load_loses_no_request(a_stack: Stacks) -> None:
+    stack = a_stack(replicas=2)
+    with Load(addresses(stack), clients=3) as load:
+        eventually(lambda: load.answered > 20)
+        worker = stack.workers["default/tiny"][0]
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGTERM)
+        eventually(lambda: worker.restarts == 1 and worker.ready, within=60)
+        before = load.answered
+        eventually(lambda: load.answered > before + 20)
+    assert load.lost == []
+
+
+def test_a_drain_answers_everything_it_accepted(a_stack: Stacks) -> None:
+    stack = a_stack()
+    address = stack.endpoints[0].http
+    load = Load(lambda: [address], clients=3, patience=0.5)
+    with load:
+        eventually(lambda: load.answered > 20)
+        assert stack.stop()
+    lost = [why for why in load.lost if "no worker took it" not in why]  # that one was never accepted
+    assert lost == []
+
+
+def test_a_model_that_cannot_start_says_why(a_stack: Stacks, tmp_path: Path) -> None:
+    document = write_tiny_model(tmp_path / "unprepared")
+    stack = LocalStack(read([document]), free_ports=True, log=LogWriter(io.StringIO(), human=False))
+    with pytest.raises(StackFailed, match=r"worker tiny-0 ended with exit status \d+: .*prepare"):
+        stack.start(60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_a_signal_and_ends_with_0(document: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "apparate.cli", "serve", "--json", "-f", str(document), "--workers", "1"]
+    with a_process(command) as serve:
+        said = json.loads(eventually(lambda: serve.out and serve.out[-1], within=60))
+        assert ask(said["endpoints"][0]["http"], points(1))["outputs"]
+        assert fetch(said["controller"], "/readyz")
+        serve.send(number)
+        assert serve.wait(30) == 0
+
+
+def test_no_process_outlives_the_command(document: Path) -> None:
+    command = [sys.executable, "-m", "apparate.cli", "serve", "--json", "--no-prepare", "-f", str(document)]
+    with a_process(command) as serve:
+        eventually(lambda: serve.out, within=60)
+        children = [int(p) for p in Path(f"/proc/{serve.pid}/task").glob("*/children") for p in p.read_text().split()]
+        assert len(children) == 3  # worker, controller, Redis
+        serve.send(signal.SIGKILL)
+        eventually(lambda: not any(is_alive(pid) for pid in children))
