@@ -96,6 +96,11 @@ class Client:
             self._process.terminate()
             self._process.join(5)
 
+    @property
+    def pid(self) -> int:
+        """Process id of the client process."""
+        return self._process.pid or 0
+
     def run(self, target: Target, piece: Slice) -> Outcome:
         """Send one slice open loop. Raises ClientError."""
         outcome: Outcome = self._do("run", target, piece)

@@ -74,7 +74,8 @@ def _latencies(axes: Any, story: Story) -> None:
     axes.axhline(50, color=GRID, lw=1, zorder=0)
     axes.set(xlim=(0, top * 1.02 or 1), ylim=(0, 101), xlabel="response time seen by the client, ms")
     axes.set(ylabel="answers, %", title="Answers come sooner")
-    axes.legend(loc="lower right", frameon=False)
+    if top:
+        axes.legend(loc="lower right", frameon=False)
 
 
 def _time(story: Story, count: int) -> Any:
@@ -101,7 +102,7 @@ def _agreement(axes: Any, story: Story) -> None:
         color=LIMIT,
     )
     total = 100 * float(same.mean()) if len(same) else 0.0
-    axes.set(ylabel="%", title=f"Same answer as the plain model: {total:.2f} % (last {ROLLING:,} answers)")
+    axes.set(ylabel=f"of {ROLLING:,} answers, %", title=f"Same answer as the plain model: {total:.2f} %")
     axes.tick_params(labelbottom=False)
 
 
@@ -118,6 +119,7 @@ def _thresholds(axes: Any, story: Story) -> None:
         name = story.layers[ramp] if ramp < len(story.layers) else f"ramp {ramp}"
         axes.plot(x, each[place], color=colour, lw=1.6, label=f"{ramp}: {name}", drawstyle="steps-post")
     axes.set(xlabel="seconds of traffic with exits", ylabel="threshold", title="Active ramps and their thresholds")
-    axes.set_ylim(bottom=-0.01)
+    low, high = axes.get_ylim()
+    axes.set_ylim(0 if low > 0 else low, high + 0.3 * (high - low))  # room for the legend
     if used:
         axes.legend(loc="upper left", frameon=False, fontsize=8, ncols=2)

@@ -77,7 +77,9 @@ def compare(workspace: Workspace, options: Options, tell: Callable[[str], None])
         }
         keys = {side: d.model.key for side, d in documents.items()}
         with _recorders(stack.redis_url, keys) as recorders:
-            return _run(workspace, options, client, targets, recorders, _processes(stack), tell)
+            return _run(
+                workspace, options, client, targets, recorders, {**_processes(stack), "client": client.pid}, tell
+            )
 
 
 @contextmanager
@@ -185,8 +187,8 @@ def _catalog(workspace: Workspace) -> object:
 def _processes(stack: LocalStack) -> dict[str, int]:
     """Process ids by name, for telling where the time of the cores went."""
     found = {child.name: child.pid for child in stack.children if child.pid is not None}
-    if stack.redis is not None and getattr(stack.redis, "pid", None):
-        found["redis"] = int(stack.redis.pid)
+    if stack.redis is not None:
+        found["redis"] = stack.redis.pid
     return found
 
 
