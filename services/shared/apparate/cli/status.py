@@ -30,7 +30,7 @@ def status_command(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(models, indent=2))
         return
-    rows = []
+    rows, lines = [], []
     for one in models:
         last: dict[str, Any] = next(iter(one.get("decisions", [])), {})
         observed, window, delivery = one.get("observed", {}), one.get("window", {}), one.get("delivery", {})
@@ -44,14 +44,12 @@ def status_command(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
                 per_cent(observed.get("loss")),
                 per_cent(observed.get("saving")),
                 f"{window.get('records', 0)}/{window.get('size', 0)}",
-                f"{last['reason']}: {last['message']}" if last else str(one.get("reason", "")),
             )
         )
-    table(
-        "Models",
-        ("model", "plan", "workers on it", "ramps", "exits", "loss", "saving", "window", "last decision"),
-        rows,
-    )
+        lines.append(f"{key_of(one)}: " + (f"{last['reason']}: {last['message']}" if last else one.get("reason", "")))
+    table("Models", ("model", "plan", "on it", "ramps", "exits", "loss", "saving", "window"), rows)
+    for line in lines:
+        print(line)
 
 
 def exits_command(
