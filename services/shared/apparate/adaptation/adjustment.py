@@ -57,9 +57,10 @@ class Adjustment:
     def tell(self, layers: Sequence[str], utilities: Mapping[int, float]) -> str:
         """One sentence with the names of the ramps and what they were worth."""
         if self.before is not None and self.added is not None:
+            beside, worth = layers[self.before], f"{utilities[self.before]:+.3f} ms"
             if self.dropped:
-                return f"{layers[self.before]}, worth least with {utilities[self.before]:+.3f} ms, moved to {layers[self.added]}"
-            return f"{layers[self.added]} added before {layers[self.before]}, worth most with {utilities[self.before]:+.3f} ms"
+                return f"{beside}, worth least with {worth}, moved to {layers[self.added]}"
+            return f"{layers[self.added]} added before {beside}, worth most with {worth}"
         parts = [f"{layers[r]} dropped, worth {utilities[r]:+.3f} ms" for r in self.dropped]
         return "; ".join(parts + ([f"{layers[self.added]} added"] if self.added is not None else []))
 

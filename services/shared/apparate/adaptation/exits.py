@@ -89,13 +89,20 @@ def replay(
     if len(thresholds) != len(active):
         raise ValueError(f"{len(thresholds)} thresholds for {len(active)} active ramps")
     left_at = exit_ramps(records.errors, np.asarray(thresholds))
-    rows = profile_rows(records, catalog)
-    exit_ms = catalog.exit_ms(active)  # [B, k+1]
-    counts = np.bincount(rows * exit_ms.shape[1] + left_at, minlength=exit_ms.size).reshape(exit_ms.shape)
+    return replay_exits(records, left_at, catalog.exit_ms(active), catalog, tuple(float(t) for t in thresholds))
+
+
+def replay_exits(
+    records: Records, left_at: Ints, exit_ms: Floats, catalog: RampCatalog, thresholds: tuple[float, ...] = ()
+) -> Replay:
+    """The same for exits given outright: left_at [N] is 0..k as from `exit_ramps`, exit_ms [B, k+1] what each takes."""
+    # Counted by batch size and exit first, so that the sums are the same in any order of records.
+    cells = profile_rows(records, catalog) * exit_ms.shape[1] + left_at
+    counts = np.bincount(cells, minlength=exit_ms.size).reshape(exit_ms.shape)
     plain_ms = float(counts.sum(axis=1) @ catalog.full_ms)
     taken_ms = float((counts * exit_ms).sum())
     return Replay(
-        thresholds=tuple(float(t) for t in thresholds),
+        thresholds=thresholds,
         n=len(records),
         exits=tuple(int(c) for c in counts.sum(axis=0)),
         wrong=count_wrong(records, left_at),

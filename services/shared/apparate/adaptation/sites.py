@@ -24,12 +24,15 @@ def cut_vertices(edges: Iterable[tuple[Node, Node]], source: Node, sink: Node) -
     for tail, head in edges:
         successors.setdefault(tail, []).append(head)
         predecessors.setdefault(head, []).append(tail)
-    between = _reachable(source, successors) & _reachable(sink, predecessors)
+    ahead: set[Node] = _reachable(source, successors)
+    behind: set[Node] = _reachable(sink, predecessors)
+    between = ahead & behind
     if source not in between or sink not in between:
         raise ValueError(f"no path from {source!r} to {sink!r}")
     order = _topological(source, successors, between)
     position = {node: i for i, node in enumerate(order)}
-    cuts, furthest = [], 0
+    cuts: list[Node] = []
+    furthest = 0
     for i, node in enumerate(order):
         # Every edge from before this node ends at it or before, so no path goes around it.
         if furthest <= i and node != source and node != sink:
@@ -39,7 +42,8 @@ def cut_vertices(edges: Iterable[tuple[Node, Node]], source: Node, sink: Node) -
 
 
 def _reachable(start: Node, neighbours: Mapping[Node, Sequence[Node]]) -> set[Node]:
-    seen, queue = {start}, deque([start])
+    seen: set[Node] = {start}
+    queue: deque[Node] = deque([start])
     while queue:
         for node in neighbours.get(queue.popleft(), ()):
             if node not in seen:
@@ -56,7 +60,8 @@ def _topological(source: Node, successors: Mapping[Node, Sequence[Node]], nodes:
                 waiting[head] += 1
     if waiting[source]:
         raise ValueError(f"the graph has a cycle through {source!r}")
-    order, ready = [], deque([source])
+    order: list[Node] = []
+    ready: deque[Node] = deque([source])
     while ready:
         node = ready.popleft()
         order.append(node)

@@ -19,7 +19,7 @@ class RecentAgreement:
         self._recent: deque[bool] = deque(maxlen=size)
 
     def observe(self, agrees: bool) -> bool:
-        """Take one answer in order of release; whether thresholds are to be tuned now. Silent until the window fills."""
+        """Take one answer in order of release; whether to tune thresholds now. Silent until the window fills."""
         self._recent.append(agrees)
         size = self._recent.maxlen or 0
         wrong = size - sum(self._recent)
