@@ -1,0 +1,54 @@
+"""Metric objects are built from their declarations, and logs are one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from apparate.contract.metrics import CONTROLLER, WORKER, Metric
+from apparate.service.telemetry import Telemetry
+
+THINGS = (
+    Metric("apparate_things", "counter", "Things.", ("ramp",)),
+    Metric("apparate_thing_seconds", "histogram", "Time of a thing.", (), (0.1, 1)),
+)
+
+
+def test_a_counter_shows_with_its_labels() -> None:
+    telemetry = Telemetry(THINGS)
+    telemetry("apparate_things", ramp="3").inc(2)
+    assert 'apparate_things_total{ramp="3"} 2.0' in telemetry.render().decode()
+
+
+def test_constant_labels_are_on_everything() -> None:
+    telemetry = Telemetry(THINGS, {"model": "default/m"})
+    telemetry("apparate_thing_seconds").observe(0.5)
+    assert 'apparate_thing_seconds_bucket{le="1.0",model="default/m"} 1.0' in telemetry.render().decode()
+
+
+def test_a_metric_that_is_not_declared_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        Telemetry(THINGS)("apparate_surprises")
+
+
+@pytest.mark.parametrize("metrics", [WORKER, CONTROLLER], ids=["worker", "controller"])
+def test_every_declared_metric_can_be_built(metrics: tuple[Metric, ...]) -> None:
+    names = {m.name for m in metrics}
+    assert len(names) == len(metrics)
+    assert Telemetry(metrics).render() is not None
+
+
+def test_logs_of_ours_and_of_libraries_are_json_lines_on_stderr() -> None:
+    code = (
+        "import logging\nfrom apparate.service.telemetry import configure_logging, get_logger\n"
+        "configure_logging('INFO', 'thing')\nget_logger('a').info('plan applied', revision=3)\n"
+        "logging.getLogger('library').warning('slow %s', 'disk')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ours, theirs = map(json.loads, done.stderr.splitlines())
+    assert (ours["event"], ours["revision"], ours["level"], ours["service"]) == ("plan applied", 3, "info", "thing")
+    assert (theirs["event"], theirs["level"]) == ("slow disk", "warning")
+    assert done.stdout == ""
