@@ -20,8 +20,43 @@ class Metric:
     buckets: tuple[float, ...] = ()
 
 
-WORKER: tuple[Metric, ...] = ()
 _MODEL = ("namespace", "model")
+WORKER: tuple[Metric, ...] = (
+    Metric(
+        "apparate_requests",
+        "counter",
+        "Infer requests answered, by protocol and HTTP status.",
+        (*_MODEL, "protocol", "code"),
+    ),
+    Metric("apparate_batch_requests", "histogram", "Requests of a pass.", _MODEL, BATCH),
+    Metric("apparate_queue_seconds", "histogram", "Arrival to start of the pass.", _MODEL, LATENCY_S),
+    Metric("apparate_pass_seconds", "histogram", "Start of a pass to its end.", _MODEL, LATENCY_S),
+    Metric(
+        "apparate_release_seconds",
+        "histogram",
+        "Arrival to release of the answer, by the ramp it left at (final: the model's own).",
+        (*_MODEL, "ramp"),
+        LATENCY_S,
+    ),
+    Metric("apparate_exits", "counter", "Answers released, by the ramp they left at.", (*_MODEL, "ramp")),
+    Metric("apparate_wrong_exits", "counter", "Early answers that disagree with the model's own.", _MODEL),
+    Metric("apparate_guard_closed", "gauge", "1 while the guard's alarm has closed the exits.", _MODEL),
+    Metric("apparate_guard_alarms", "counter", "Alarms of the guard.", _MODEL),
+    Metric("apparate_plan_revision", "gauge", "Revision of the plan in force at this worker.", _MODEL),
+    Metric(
+        "apparate_plans_refused",
+        "counter",
+        "Plans not run: malformed, older, catalog, ramp, budget.",
+        (*_MODEL, "reason"),
+    ),
+    Metric("apparate_in_flight_requests", "gauge", "Items accepted and not yet answered.", _MODEL),
+    Metric("apparate_waiting_requests", "gauge", "Items that wait for a pass.", _MODEL),
+    Metric("apparate_ready", "gauge", "1 while requests are accepted and the device turns.", _MODEL),
+    Metric("apparate_feedback_sent", "counter", "Feedback entries that Redis has.", _MODEL),
+    Metric(
+        "apparate_feedback_dropped", "counter", "Feedback entries given up: queue full, Redis full or gone.", _MODEL
+    ),
+)
 CONTROLLER: tuple[Metric, ...] = (
     Metric("apparate_feedback_records", "counter", "Feedback records taken into the window.", _MODEL),
     Metric("apparate_feedback_batches", "counter", "Feedback batches read, without repeats.", _MODEL),

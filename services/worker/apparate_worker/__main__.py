@@ -1,0 +1,99 @@
+"""The worker process: settings, prepared model, servers; one line on stdout when ready; drains on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+
+import torch
+import uvloop
+
+from apparate.contract.document import Document, InvalidDocument, load_documents
+from apparate.service.settings import InvalidSettings
+from apparate.service.telemetry import configure_logging, get_logger
+from apparate_worker.errors import InvalidSetup
+from apparate_worker.model.errors import ModelError
+from apparate_worker.model.store import PreparedModel, load_prepared
+from apparate_worker.settings import WorkerSettings
+from apparate_worker.worker import Worker, device_of
+
+log = get_logger(__name__)
+USAGE, LOST, UNANSWERED = 2, 1, 3  # exit statuses: cannot start as asked; device lost; requests left at the deadline
+SWITCH_S = 0.0005  # with Python's 5 ms the device thread waits that long for the lock while the loop parses a request
+LOST_PAUSE_S = 0.2  # lets the answers that tell of the loss leave
+
+
+def main() -> int:
+    """Serve until told to stop; the exit status."""
+    try:
+        settings = WorkerSettings.load()
+    except InvalidSettings as error:
+        print(f"apparate-worker: {error}", file=sys.stderr)
+        return USAGE
+    configure_logging(settings.log_level, "worker")
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        document = choose(load_documents(settings.document), settings)
+        device = device_of(document.model.spec.serving.device)
+        torch.set_num_threads(document.model.spec.serving.threads)
+        prepared = load_prepared(settings.prepared or document.prepared, document, device)
+        return uvloop.run(serve(document, prepared, settings, device))
+    except (InvalidDocument, InvalidSetup, ModelError, OSError) as error:
+        log.error("the worker cannot start", error=str(error))
+        return USAGE
+
+
+def choose(documents: list[Document], settings: WorkerSettings) -> Document:
+    """The document to serve. Raises InvalidSetup."""
+    names = [one.model.metadata.name for one in documents]
+    if settings.model:
+        documents = [one for one in documents if one.model.metadata.name == settings.model]
+        if not documents:
+            raise InvalidSetup(f"{settings.document} has no model {settings.model!r}; there are: {', '.join(names)}")
+    if len(documents) > 1:
+        raise InvalidSetup(f"{settings.document} has {', '.join(names)}: choose one with EEM_WORKER_MODEL")
+    return documents[0]
+
+
+async def serve(document: Document, prepared: PreparedModel, settings: WorkerSettings, device: torch.device) -> int:
+    """Start, say so, wait for a signal or the loss of the device, drain; the exit status."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, told, number)
+    worker = Worker(document, prepared, settings, device)
+    http, grpc = await worker.start()
+    print(json.dumps({"ready": True, "name": settings.name, "http": http, "grpc": grpc}), flush=True)
+    log.info("ready", model=document.model.key, http=http, grpc=grpc, device=str(device))
+    waits = [asyncio.create_task(told.wait()), asyncio.create_task(worker.failed.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    if worker.failed.is_set():
+        await asyncio.sleep(LOST_PAUSE_S)
+        _exit(LOST)
+    log.info("draining")
+    answered = await worker.drain(settings.grace_seconds)
+    log.info("drained", served=worker.device_thread.served)
+    if worker.device_thread.alive:  # stuck in a pass: a normal end would wait for it
+        _exit(UNANSWERED)
+    return 0 if answered else UNANSWERED
+
+
+def _on_signal(told: asyncio.Event, number: int) -> None:
+    if told.is_set():  # asked twice: now
+        _exit(128 + number)
+    told.set()
+
+
+def _exit(status: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""A key with expiry that tells the controller which plan this worker runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import orjson
+from redis.asyncio import Redis
+
+from apparate.contract.stream import HEARTBEAT_INTERVAL_S, HEARTBEAT_TTL_S
+from apparate.service.redis_client import UNREACHABLE, connect
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What a heartbeat says. `dropped` counts feedback entries."""
+
+    worker: str
+    epoch: int
+    revision: int
+    guarded: bool
+    in_flight: int
+    served: int
+    dropped: int
+
+
+class Heartbeat:
+    """Writes the worker's key at once, every HEARTBEAT_INTERVAL_S, and after each `hurry`."""
+
+    def __init__(self, url: str, key: str, beat: Callable[[], Beat]) -> None:
+        self._client: Redis = connect(url)
+        self._key, self._beat = key, beat
+        self._changed = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Write soon: something in the beat changed that others wait for. Event loop only."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until cancelled. Redis being away is nobody's business here: the key expires, and comes back."""
+        while True:
+            self._changed.clear()
+            with contextlib.suppress(*UNREACHABLE):
+                await self._client.set(self._key, orjson.dumps(asdict(self._beat())), ex=HEARTBEAT_TTL_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), HEARTBEAT_INTERVAL_S)
+
+    async def close(self) -> None:
+        """Take the key away, so that nobody waits for this worker, and close the connection."""
+        with contextlib.suppress(*UNREACHABLE):
+            await self._client.delete(self._key)
+        await self._client.aclose()

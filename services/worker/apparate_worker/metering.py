@@ -1,0 +1,71 @@
+"""The worker's metrics: passes are counted in the reporting thread, requests by the faces, gauges when scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from apparate.contract.metrics import WORKER
+from apparate.feedback import FINAL
+from apparate.service.telemetry import Telemetry
+from apparate_worker.serving import Pass
+
+CODES = (200, 400, 404, 413, 429, 499, 500, 503, 504)
+
+
+class Meter:
+    """Metric objects of one served model, with their labels filled in once."""
+
+    def __init__(self, namespace: str, model: str, layers: Sequence[str]) -> None:
+        self._telemetry = Telemetry(WORKER)
+        self._labels = {"namespace": namespace, "model": model}
+        self._counted: dict[str, int] = {}
+        one = self._one
+        self._batch, self._queue, self._pass = (
+            one("apparate_batch_requests"),
+            one("apparate_queue_seconds"),
+            one("apparate_pass_seconds"),
+        )
+        self._wrong = one("apparate_wrong_exits")
+        names = {FINAL: "final"} | {r: str(r) for r in range(len(layers))}
+        self._release = {r: one("apparate_release_seconds", ramp=name) for r, name in names.items()}
+        self._exits = {r: one("apparate_exits", ramp=name) for r, name in names.items()}
+
+    def _one(self, name: str, **labels: str) -> Any:
+        return self._telemetry(name, **self._labels, **labels)
+
+    def passed(self, done: Pass) -> None:
+        """Count a pass and the answers that left it."""
+        self._batch.observe(len(done.exits))
+        self._pass.observe(done.service_s)
+        for seconds in done.queued_s.tolist():
+            self._queue.observe(seconds)
+        for ramp, seconds in zip(done.exits.tolist(), done.released_s.tolist(), strict=True):
+            self._release[ramp].observe(seconds)
+            self._exits[ramp].inc()
+        for ramp, labels in done.labels.items():
+            self._wrong.inc(int(np.count_nonzero((done.exits == ramp) & (labels != done.final_labels))))
+
+    def requests(self, protocol: str) -> Callable[[int], None]:
+        """What counts an answered request of a protocol by its HTTP status."""
+        known = {code: self._one("apparate_requests", protocol=protocol, code=str(code)) for code in CODES}
+
+        def count(code: int) -> None:
+            known[code].inc()
+
+        return count
+
+    def refused(self, reason: str) -> None:
+        """Count a plan that is not run."""
+        self._one("apparate_plans_refused", reason=reason).inc()
+
+    def render(self, gauges: Mapping[str, float], counters: Mapping[str, int]) -> bytes:
+        """The text for /metrics; `counters` are totals kept elsewhere."""
+        for name, value in gauges.items():
+            self._one(name).set(value)
+        for name, total in counters.items():
+            self._one(name).inc(total - self._counted.get(name, 0))
+            self._counted[name] = total
+        return self._telemetry.render()

@@ -1,0 +1,218 @@
+"""What the protocol's calls mean here, the same for HTTP and gRPC: health, metadata, and one inference."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+from apparate import __version__
+from apparate.contract.resource import TensorSpec
+from apparate.feedback import FINAL
+from apparate_worker.batching import Batcher, Pending
+from apparate_worker.errors import DeadlinePassed, InvalidRequest, NotReady, UnknownModel
+from apparate_worker.protocol.tensors import BYTES, DTYPES
+
+Array = npt.NDArray[Any]
+VERSION = "1"  # one version of a model is served; a new model is a new document
+EXTENSIONS = ("binary_tensor_data", "request_parameters", "early_exit")
+LABEL, EXIT_RAMP = "label", "exit_ramp"
+EXTRA_OUTPUTS = {LABEL: "INT64", EXIT_RAMP: "INT32"}
+Parameter = bool | int | float | str
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """One request as a face has read it. Arrays are [N, ...] with the datatypes the client named."""
+
+    model: str
+    version: str = ""
+    id: str = ""
+    inputs: dict[str, tuple[str, Array]] = field(default_factory=dict)
+    """By name: datatype and values."""
+    outputs: tuple[str, ...] = ()
+    """Names of the outputs that are wanted; empty for the scores and the label."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class InferResponse:
+    """One answer: outputs in the order asked for."""
+
+    model: str
+    id: str
+    outputs: list[tuple[str, str, Array]]
+    """(name, datatype, values)."""
+    parameters: dict[str, Parameter]
+
+
+@dataclass(frozen=True)
+class TensorMetadata:
+    """Name, datatype and shape of an input or output; -1 where a size varies."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class Dataplane:
+    """The served model. `alive` says whether the device turns; `accepting` is switched by whoever owns the process."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        inputs: Sequence[TensorSpec],
+        output: str,
+        classes: Sequence[str],
+        layers: Sequence[str],
+        batcher: Batcher,
+        queue_timeout_s: float,
+        alive: Callable[[], bool],
+    ) -> None:
+        self.name, self.inputs, self.output, self.layers = name, tuple(inputs), output, tuple(layers)
+        self._classes = len(classes)
+        self._batcher, self._queue_timeout_s, self._alive = batcher, queue_timeout_s, alive
+        self.accepting = False
+        """Whether new requests are taken: false while starting and once draining has stopped taking."""
+        self.announced = False
+        """Whether the worker tells load balancers to send requests."""
+        self.in_flight = 0
+        """Requests accepted and not yet answered."""
+
+    def live(self) -> bool:
+        """Whether the device thread turns."""
+        return self._alive()
+
+    def ready(self) -> bool:
+        """Whether new requests should be sent here."""
+        return self.announced and self.accepting and self._alive()
+
+    def check_model(self, name: str, version: str = "") -> None:
+        """Raise UnknownModel unless this model and version is served here."""
+        if name != self.name:
+            raise UnknownModel(f"model {name!r:.80} is not served here; this worker serves {self.name!r}")
+        if version not in ("", VERSION):
+            raise UnknownModel(f"model {name!r} has no version {version!r:.80}; there is {VERSION!r}")
+
+    def server_metadata(self) -> dict[str, Any]:
+        """Name, version and extensions of the server."""
+        return {"name": "apparate", "version": __version__, "extensions": list(EXTENSIONS)}
+
+    def model_inputs(self) -> list[TensorMetadata]:
+        """The model's inputs with their batch dimension."""
+        return [TensorMetadata(spec.name, spec.datatype, (-1, *spec.shape)) for spec in self.inputs]
+
+    def model_outputs(self) -> list[TensorMetadata]:
+        """Class scores, and what is told about the answer."""
+        scores = TensorMetadata(self.output, "FP32", (-1, self._classes or -1))
+        return [scores, *(TensorMetadata(name, datatype, (-1,)) for name, datatype in EXTRA_OUTPUTS.items())]
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """The answer to one request of one or several items. Raises WorkerError."""
+        arrived = time.monotonic()
+        self.check_model(request.model, request.version)
+        wanted = request.outputs or (self.output, LABEL)
+        for name in wanted:
+            if name != self.output and name not in EXTRA_OUTPUTS:
+                known = ", ".join((self.output, *EXTRA_OUTPUTS))
+                raise InvalidRequest(f"output {name!r:.80} is not known; there are: {known}")
+        items, arrays = self._check_inputs(request.inputs)
+        limit_s = _limit_s(request.parameters)
+        if not self.accepting:
+            raise NotReady("the worker is starting or stopping")
+        loop = asyncio.get_running_loop()
+        pending = Pending(arrays, items, loop.create_future(), arrived)
+        self._batcher.put(pending)
+        timers = [loop.call_later(self._queue_timeout_s, self._waited_too_long, pending)]
+        if limit_s is not None:
+            timers.append(loop.call_later(limit_s, self._too_late, pending, limit_s))
+        self.in_flight += 1
+        try:
+            await pending.future
+        finally:
+            self.in_flight -= 1
+            for timer in timers:
+                timer.cancel()
+            if pending.left:  # cancelled, failed or too late: what still waits of it must not run
+                self._batcher.drop(pending)
+        return self._response(request, pending, wanted)
+
+    def _waited_too_long(self, pending: Pending) -> None:
+        if not pending.taken:
+            pending.fail(
+                DeadlinePassed(f"the request waited {self._queue_timeout_s:g} s in the queue, the longest allowed")
+            )
+
+    @staticmethod
+    def _too_late(pending: Pending, limit_s: float) -> None:
+        pending.fail(DeadlinePassed(f"no answer within the request's timeout of {limit_s * 1e6:.0f} microseconds"))
+
+    def _response(self, request: InferRequest, pending: Pending, wanted: Sequence[str]) -> InferResponse:
+        logits = pending.logits
+        assert logits is not None
+        values = {self.output: ("FP32", logits), LABEL: ("INT64", pending.labels), EXIT_RAMP: ("INT32", pending.exits)}
+        parameters: dict[str, Parameter] = {"plan_revision": pending.revision}
+        if pending.count == 1:
+            ramp = int(pending.exits[0])
+            parameters |= {"exit_ramp": ramp, "exit_layer": "final" if ramp == FINAL else self.layers[ramp]}
+        return InferResponse(self.name, request.id, [(name, *values[name]) for name in wanted], parameters)
+
+    def _check_inputs(self, given: Mapping[str, tuple[str, Array]]) -> tuple[int, dict[str, Array]]:
+        """(items, arrays by name) of inputs that fit the model. Raises InvalidRequest."""
+        items, arrays = -1, {}
+        for spec in self.inputs:
+            if spec.name not in given:
+                raise InvalidRequest(f"input {spec.name!r} is missing; the model takes {[s.name for s in self.inputs]}")
+            datatype, values = given[spec.name]
+            _check_tensor(spec, datatype, values)
+            if items not in (-1, len(values)):
+                raise InvalidRequest(
+                    f"input {spec.name!r} has {len(values)} items, {self.inputs[0].name!r} has {items}"
+                )
+            items, arrays[spec.name] = len(values), values
+        if len(given) != len(self.inputs):
+            unknown = next(name for name in given if name not in arrays)
+            raise InvalidRequest(f"input {unknown!r:.80} is not known; the model takes {[s.name for s in self.inputs]}")
+        return items, arrays
+
+
+def _check_tensor(spec: TensorSpec, datatype: str, values: Array) -> None:
+    name, shape = spec.name, values.shape
+    if datatype != spec.datatype:
+        raise InvalidRequest(f"input {name!r} is {datatype}, the model takes {spec.datatype}")
+    if datatype == BYTES:
+        if shape[-1] > spec.max_size:
+            raise InvalidRequest(
+                f"input {name!r} has an element of {shape[-1]} bytes, at most {spec.max_size} are allowed"
+            )
+        shape = shape[:-1]
+    elif values.dtype != DTYPES[datatype]:
+        raise InvalidRequest(f"input {name!r} holds {values.dtype}, the model takes {spec.datatype}")
+    if len(shape) != len(spec.shape) + 1:
+        raise InvalidRequest(
+            f"input {name!r} has shape {list(shape)}, expected {[-1, *spec.shape]} with the batch first"
+        )
+    if shape[0] < 1:
+        raise InvalidRequest(f"input {name!r} has shape {list(shape)}: there must be at least one item")
+    for size, expected in zip(shape[1:], spec.shape, strict=True):
+        if expected == -1 and not 1 <= size <= spec.max_size:
+            raise InvalidRequest(f"input {name!r} has shape {list(shape)}: {size} is not within 1..{spec.max_size}")
+        if expected not in (-1, size):
+            raise InvalidRequest(f"input {name!r} has shape {list(shape)}, expected {[-1, *spec.shape]}")
+
+
+def _limit_s(parameters: Mapping[str, Any]) -> float | None:
+    """The request's own time limit: `timeout` in microseconds, as Triton has it."""
+    timeout = parameters.get("timeout")
+    if timeout is None:
+        return None
+    if isinstance(timeout, str) and timeout.isdecimal() and len(timeout) < 20:
+        timeout = int(timeout)
+    if isinstance(timeout, bool) or not isinstance(timeout, int) or not 0 <= timeout <= 10**15:
+        raise InvalidRequest(f"parameter timeout is {timeout!r:.40}, must be whole microseconds from 0")
+    return timeout / 1e6 if timeout else None  # 0 is no limit, as in Triton

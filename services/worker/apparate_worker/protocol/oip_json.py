@@ -1,0 +1,116 @@
+"""The protocol's HTTP bodies: a JSON header, and behind it the tensors that travel as binary data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from apparate_worker.errors import InvalidRequest
+from apparate_worker.protocol.dataplane import InferRequest, InferResponse
+from apparate_worker.protocol.tensors import from_json, from_raw
+
+WORDS = {"dict": "an object", "list": "a list", "str": "a string"}
+BINARY_SIZE, BINARY_DATA, BINARY_OUTPUT = "binary_data_size", "binary_data", "binary_data_output"
+
+
+@dataclass(slots=True)
+class ParsedRequest:
+    """A request, and which of its outputs are wanted as binary data."""
+
+    request: InferRequest
+    binary: frozenset[str] | None
+    """Names; None for all."""
+
+
+def parse(body: bytes, header_length: int | None, model: str, version: str) -> ParsedRequest:
+    """Read an infer request; arrays are views of `body` where they came as binary data. Raises InvalidRequest.
+
+    header_length: bytes of JSON at the start of the body, None when the whole body is JSON.
+    """
+    if header_length is None:
+        header_length = len(body)
+    if not 0 <= header_length <= len(body):
+        raise InvalidRequest(f"Inference-Header-Content-Length is {header_length}, the body has {len(body)} bytes")
+    view = memoryview(body)
+    try:
+        header = orjson.loads(view[:header_length])
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the request is not JSON: {error}") from None
+    _expect(header, dict, "the request")
+    parameters = _expect(header.get("parameters", {}), dict, "parameters")
+    request = InferRequest(model, version, _expect(header.get("id", ""), str, "id"), parameters=parameters)
+    at = header_length
+    for tensor in _expect(header.get("inputs"), list, "inputs"):
+        at = _input(request, tensor, view, at)
+    if at != len(body):
+        raise InvalidRequest(f"{len(body) - at} bytes follow the last tensor's binary data")
+    return ParsedRequest(request, _outputs(request, header.get("outputs", []), bool(parameters.get(BINARY_OUTPUT))))
+
+
+def _input(request: InferRequest, tensor: Any, view: memoryview, at: int) -> int:
+    """Read one input; where the next one's binary data starts."""
+    _expect(tensor, dict, "each of inputs")
+    name = _expect(tensor.get("name"), str, "the name of an input")
+    if name in request.inputs:
+        raise InvalidRequest(f"input {name!r:.80} is there twice")
+    datatype = _expect(tensor.get("datatype"), str, f"datatype of input {name!r:.80}")
+    shape = _expect(tensor.get("shape"), list, f"shape of input {name!r:.80}")
+    parameters = _expect(tensor.get("parameters", {}), dict, f"parameters of input {name!r:.80}")
+    if any(key.startswith("shared_memory") for key in parameters):
+        raise InvalidRequest(f"input {name!r:.80}: shared memory is not supported")
+    size = parameters.get(BINARY_SIZE)
+    if size is None:
+        request.inputs[name] = (datatype, from_json(name, datatype, shape, tensor.get("data")))
+        return at
+    if type(size) is not int or not 0 <= size <= len(view) - at:
+        raise InvalidRequest(f"input {name!r:.80}: binary_data_size is {size!r:.40}, {len(view) - at} bytes are left")
+    request.inputs[name] = (datatype, from_raw(name, datatype, shape, view[at : at + size]))
+    return at + size
+
+
+def _outputs(request: InferRequest, outputs: Any, all_binary: bool) -> frozenset[str] | None:
+    """Note the outputs that are wanted; which of them as binary data."""
+    names, binary = [], set()
+    for output in _expect(outputs, list, "outputs"):
+        _expect(output, dict, "each of outputs")
+        name = _expect(output.get("name"), str, "the name of an output")
+        parameters = _expect(output.get("parameters", {}), dict, f"parameters of output {name!r:.80}")
+        if "classification" in parameters or any(key.startswith("shared_memory") for key in parameters):
+            raise InvalidRequest(f"output {name!r:.80}: classification and shared memory are not supported")
+        names.append(name)
+        if parameters.get(BINARY_DATA, all_binary):
+            binary.add(name)
+    request.outputs = tuple(names)
+    return frozenset(binary) if names or not all_binary else None
+
+
+def _expect(value: Any, kind: type[Any], what: str) -> Any:
+    if not isinstance(value, kind):
+        raise InvalidRequest(f"{what} must be {WORDS[kind.__name__]}, this is {type(value).__name__}")
+    return value
+
+
+def render(response: InferResponse, binary: frozenset[str] | None) -> tuple[bytes, int | None]:
+    """(body, bytes of JSON at its start; None when all of it is JSON)."""
+    outputs: list[dict[str, Any]] = []
+    tail: list[bytes] = []
+    for name, datatype, values in response.outputs:
+        output: dict[str, Any] = {"name": name, "datatype": datatype, "shape": values.shape}
+        if binary is None or name in binary:
+            data = values.tobytes()
+            output["parameters"] = {BINARY_SIZE: len(data)}
+            tail.append(data)
+        else:
+            output["data"] = values.ravel()
+        outputs.append(output)
+    answer: dict[str, Any] = {"model_name": response.model, "model_version": "1"}
+    if response.id:
+        answer["id"] = response.id
+    header = orjson.dumps(
+        answer | {"parameters": response.parameters, "outputs": outputs}, option=orjson.OPT_SERIALIZE_NUMPY
+    )
+    if not tail:
+        return header, None
+    return b"".join((header, *tail)), len(header)

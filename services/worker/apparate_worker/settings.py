@@ -1,0 +1,38 @@
+"""Settings of the worker process, from EEM_WORKER_ variables."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from apparate.service.settings import ServiceSettings
+
+
+def _own_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+class WorkerSettings(ServiceSettings):
+    """What one worker serves and where. What the model needs is in its document, not here."""
+
+    prefix: ClassVar[str] = "EEM_WORKER_"
+
+    document: Path = Field(description="YAML file with the EarlyExitModel to serve.")
+    model: str = Field(default="", description="metadata.name to serve when the file has several documents.")
+    prepared: Path | None = Field(default=None, description="Folder of the prepared model; default: the document's.")
+    redis_url: str = Field(default="", description="Redis for feedback and plans; empty serves the plain model.")
+    name: str = Field(default_factory=_own_name, min_length=1, max_length=128, description="Name in feedback and logs.")
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    http_port: int | None = Field(default=None, ge=0, le=65535, description="HTTP port, 0 a free one; default: spec.")
+    grpc_port: int | None = Field(default=None, ge=0, le=65535, description="gRPC port, 0 a free one; default: spec.")
+    grace_seconds: float = Field(
+        default=0.5,
+        ge=0,
+        le=600,
+        description="How long to keep accepting after SIGTERM, in seconds, while clients learn that it is not ready.",
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Least level logged.")

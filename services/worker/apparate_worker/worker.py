@@ -1,0 +1,267 @@
+"""One worker put together: which object gets which, and the order of starting and draining."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from apparate.contract.document import Document
+from apparate.contract.resource import TensorSpec
+from apparate.contract.stream import feedback_key, plans_key, worker_key
+from apparate.plan import Plan
+from apparate.service.telemetry import get_logger
+from apparate_worker.batching import Batcher
+from apparate_worker.engine import Array, Engine, Schedule, link_to, warm_up
+from apparate_worker.errors import InvalidSetup, NotReady
+from apparate_worker.feedback import Identity, RedisSender, Reporter
+from apparate_worker.guard import WorkerGuard
+from apparate_worker.heartbeat import Beat, Heartbeat
+from apparate_worker.metering import Meter
+from apparate_worker.model.ramps import RampHead
+from apparate_worker.model.store import PreparedModel
+from apparate_worker.plans import PlanKeeper, RedisPlanSource, follow
+from apparate_worker.protocol.dataplane import Dataplane
+from apparate_worker.protocol.grpc import GrpcFace, grpc_server
+from apparate_worker.protocol.http import HttpFace, http_server
+from apparate_worker.protocol.tensors import BYTES, DTYPES
+from apparate_worker.serving import DeviceThread
+from apparate_worker.settings import WorkerSettings
+
+log = get_logger(__name__)
+STALLED_S = 60.0  # a device thread that has not turned for so long is taken for dead
+FLUSH_S = 2.0  # longest time that feedback may take to leave at the end
+WARM_SIZE = 32  # size of dimensions that vary, when warming up
+
+
+def device_of(wanted: str) -> torch.device:
+    """The device that `spec.serving.device` names."""
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(wanted)
+
+
+class Worker:
+    """Serves one prepared model. `start`, then `drain`; make it in the running event loop."""
+
+    def __init__(
+        self, document: Document, prepared: PreparedModel, settings: WorkerSettings, device: torch.device
+    ) -> None:
+        spec, catalog = document.model.spec, prepared.catalog
+        self._settings, self._spec, self._device = settings, spec, device
+        self._loop = asyncio.get_running_loop()
+        self._ramps = catalog.ramps
+        self._epoch = int(time.time() * 1000)
+        self.failed = asyncio.Event()
+        """Set when the device is lost."""
+        key = document.model.key
+        meta = document.model.metadata
+        self._meter = Meter(meta.namespace, meta.name, catalog.layers)
+        self._engine = Engine(prepared.model, prepared.heads, link_to(device))
+        self._batcher = Batcher(
+            max_batch=spec.serving.max_batch,
+            max_delay_s=spec.serving.max_delay_ms / 1e3,
+            max_queue=spec.serving.max_queue,
+        )
+        url = settings.redis_url
+        self._sender = RedisSender(url, feedback_key(key)) if url else None
+        self._reporter = Reporter(
+            Identity(key, settings.name, self._epoch, catalog.digest),
+            [on_host(head) for head in prepared.heads],
+            shadow_share=spec.adaptation.shadow_share,
+            sender=self._sender,
+            on_pass=self._meter.passed,
+        )
+        self._guard = WorkerGuard(spec.budget.accuracy_loss, catalog.ramps)
+        self._keeper = PlanKeeper(catalog, spec.budget.ramp_overhead)
+        self.device_thread = DeviceThread(
+            engine=self._engine,
+            batcher=self._batcher,
+            inputs=prepared.inputs,
+            schedule=Schedule(self._keeper.plan, catalog.ramps),
+            guard=self._guard,
+            reports=self._reporter,
+            loop=self._loop,
+            threads=spec.serving.threads,
+            on_fatal=self._lost,
+        )
+        self.dataplane = Dataplane(
+            name=meta.name,
+            inputs=prepared.inputs,
+            output=prepared.output,
+            classes=prepared.classes,
+            layers=catalog.layers,
+            batcher=self._batcher,
+            queue_timeout_s=spec.serving.timeout_ms / 1e3,
+            alive=self._alive,
+        )
+        self._source = RedisPlanSource(url, plans_key(key)) if url else None
+        self._heartbeat = Heartbeat(url, worker_key(key, settings.name), self._beat) if url else None
+        protocols = spec.serving.protocols
+        self._http_face = HttpFace(
+            self.dataplane,
+            max_body_bytes=protocols.http.max_body_bytes,
+            metrics=self._metrics,
+            count=self._meter.requests("http"),
+        )
+        self._http = http_server(self._http_face)
+        self._grpc_face = GrpcFace(self.dataplane, self._meter.requests("grpc"))
+        self._tasks: list[asyncio.Task[None]] = []
+        self._http_task: asyncio.Task[None] | None = None
+
+    async def start(self) -> tuple[str, str]:
+        """Warm up, listen, take requests; the addresses (HTTP, gRPC). Raises InvalidSetup."""
+        protocols, settings = self._spec.serving.protocols, self._settings
+        http_port = protocols.http.port if settings.http_port is None else settings.http_port
+        grpc_port = protocols.grpc.port if settings.grpc_port is None else settings.grpc_port
+        listening = _listen(settings.host, http_port)
+        self._grpc = grpc_server(self._grpc_face, protocols.grpc.max_message_bytes)
+        grpc_address = _address(settings.host, _add_port(self._grpc, settings.host, grpc_port))
+        await asyncio.to_thread(self._warm_up)
+        self._reporter.start()
+        self.device_thread.start()
+        if self._source is not None and self._heartbeat is not None:
+            following = follow(self._source, self._keeper, self._apply, self._meter.refused)
+            self._tasks = [asyncio.create_task(following), asyncio.create_task(self._heartbeat.run())]
+        await self._grpc.start()
+        self._http_task = asyncio.create_task(self._http.serve([listening]))
+        while not self._http.started and not self._http_task.done():
+            await asyncio.sleep(0.001)
+        self.dataplane.accepting = self.dataplane.announced = True
+        return _address(settings.host, listening.getsockname()[1]), grpc_address
+
+    async def drain(self, grace_s: float) -> bool:
+        """Stop: tell clients, answer what was accepted, send feedback; whether every request got its answer in time."""
+        give_up = time.monotonic() + self._spec.serving.drain_seconds
+        self.dataplane.announced = False
+        self._http_face.draining = True
+        if self.dataplane.live():
+            await asyncio.sleep(min(grace_s, self._spec.serving.drain_seconds))
+        self.dataplane.accepting = False
+        while self.dataplane.in_flight and self.dataplane.live() and time.monotonic() < give_up:
+            await asyncio.sleep(0.005)
+        unanswered = self.dataplane.in_flight
+        for request in self._batcher.close(NotReady("the worker is stopping")):
+            request.fail(NotReady("the worker is stopping"))
+        await self._close(max(0.1, min(FLUSH_S, give_up - time.monotonic())))
+        if unanswered:
+            log.error("requests were left unanswered at the end of draining", requests=unanswered)
+        return not unanswered
+
+    async def _close(self, within_s: float) -> None:
+        self._http.should_exit = True
+        await self._grpc.stop(0.1)
+        if self._http_task is not None:
+            await asyncio.wait({self._http_task}, timeout=within_s)
+        await self.device_thread.stop(within_s)
+        await asyncio.to_thread(self._reporter.stop, within_s)
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if self._source is not None and self._heartbeat is not None:
+            await self._source.close()
+            await self._heartbeat.close()
+
+    def _warm_up(self) -> None:
+        torch.set_num_threads(self._spec.serving.threads)
+        everything = Schedule(Plan.of(0, range(self._ramps), [0.0] * self._ramps), self._ramps)
+        for size in sorted({1, 2, self._spec.serving.max_batch}):
+            inputs = {spec.name: warm_array(spec, size) for spec in self.dataplane.inputs}
+            try:
+                warm_up(self._engine, inputs, [everything, self.device_thread.schedule])
+            except Exception as error:
+                raise InvalidSetup(f"the model raises on a batch of {size}: {error}") from error
+
+    def _apply(self, plan: Plan) -> None:
+        self.device_thread.schedule = Schedule(plan, self._ramps)
+        if self._heartbeat is not None:
+            self._heartbeat.hurry()
+
+    def _alive(self) -> bool:
+        return self.device_thread.alive and time.monotonic() - self.device_thread.beat < STALLED_S
+
+    def _lost(self, error: BaseException) -> None:
+        def fail() -> None:
+            gone = NotReady(f"the worker lost its device: {error}")
+            for request in self._batcher.close(gone):
+                request.fail(gone)
+            self.failed.set()
+
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(fail)
+
+    def _dropped(self) -> int:
+        return self._reporter.dropped + (self._sender.dropped if self._sender is not None else 0)
+
+    def _beat(self) -> Beat:
+        return Beat(
+            worker=self._settings.name,
+            epoch=self._epoch,
+            revision=self._keeper.plan.revision,
+            guarded=self.device_thread.guarded,
+            in_flight=self.dataplane.in_flight,
+            served=self.device_thread.served,
+            dropped=self._dropped(),
+        )
+
+    def _metrics(self) -> bytes:
+        gauges = {
+            "apparate_guard_closed": float(self.device_thread.guarded),
+            "apparate_plan_revision": self._keeper.plan.revision,
+            "apparate_in_flight_requests": self.dataplane.in_flight,
+            "apparate_waiting_requests": self._batcher.waiting,
+            "apparate_ready": float(self.dataplane.ready()),
+        }
+        counters = {
+            "apparate_guard_alarms": self._guard.alarms,
+            "apparate_feedback_sent": self._sender.sent if self._sender is not None else 0,
+            "apparate_feedback_dropped": self._dropped(),
+        }
+        return self._meter.render(gauges, counters)
+
+
+def on_host(head: RampHead) -> Callable[[Array], Array]:
+    """The head's linear layer in numpy: pooled vectors [N, F] -> class scores [N, C], as `RampHead.logits`."""
+    weight, bias, temperature = head.numpy()
+    scaled, offset = np.ascontiguousarray(weight.T / temperature), bias / temperature
+
+    def logits(pooled: Array) -> Array:
+        found: Array = pooled @ scaled + offset
+        return found.astype(np.float32, copy=False)
+
+    return logits
+
+
+def warm_array(spec: TensorSpec, items: int) -> Array:
+    """A harmless input: zeros for floats, ones for everything else (a token, an unmasked place)."""
+    shape = [items, *(min(spec.max_size, WARM_SIZE) if size == -1 else size for size in spec.shape)]
+    if spec.datatype == BYTES:
+        return np.ones((*shape, min(spec.max_size, WARM_SIZE)), np.uint8)
+    dtype = DTYPES[spec.datatype]
+    return np.zeros(shape, dtype) if spec.datatype in ("FP16", "FP32", "FP64", "BF16") else np.ones(shape, dtype)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise InvalidSetup(f"cannot listen for HTTP on {host} port {port}: {error}") from error
+
+
+def _add_port(server: object, host: str, port: int) -> int:
+    try:
+        return int(server.add_insecure_port(_address(host, port)))  # type: ignore[attr-defined]
+    except RuntimeError as error:
+        raise InvalidSetup(f"cannot listen for gRPC on {host} port {port}: {error}") from error
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
