@@ -111,9 +111,7 @@ class DeviceThread:
     async def stop(self, within_s: float) -> bool:
         """Finish the pass that runs and end; whether it did within the time."""
         self._stop.set()
-        give_up = time.monotonic() + within_s
-        while self._thread.is_alive() and time.monotonic() < give_up:
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(self._thread.join, within_s)
         return not self._thread.is_alive()
 
     def _main(self) -> None:

@@ -33,6 +33,6 @@ class WorkerSettings(ServiceSettings):
         default=0.5,
         ge=0,
         le=600,
-        description="How long to keep accepting after SIGTERM, in seconds, while clients learn that it is not ready.",
+        description="Accept requests so long after SIGTERM, in seconds, while clients learn that it stops.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Least level logged.")

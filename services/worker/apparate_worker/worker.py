@@ -40,9 +40,11 @@ WARM_SIZE = 32  # size of dimensions that vary, when warming up
 
 
 def device_of(wanted: str) -> torch.device:
-    """The device that `spec.serving.device` names."""
+    """The device that `spec.serving.device` names. Raises InvalidSetup."""
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if wanted.startswith("cuda") and not torch.cuda.is_available():
+        raise InvalidSetup(f"spec.serving.device is {wanted}, this machine has no usable GPU")
     return torch.device(wanted)
 
 
@@ -130,8 +132,7 @@ class Worker:
             self._tasks = [asyncio.create_task(following), asyncio.create_task(self._heartbeat.run())]
         await self._grpc.start()
         self._http_task = asyncio.create_task(self._http.serve([listening]))
-        while not self._http.started and not self._http_task.done():
-            await asyncio.sleep(0.001)
+        await _until(lambda: self._http.started or self._http_task is None or self._http_task.done(), STALLED_S)
         self.dataplane.accepting = self.dataplane.announced = True
         return _address(settings.host, listening.getsockname()[1]), grpc_address
 
@@ -143,8 +144,7 @@ class Worker:
         if self.dataplane.live():
             await asyncio.sleep(min(grace_s, self._spec.serving.drain_seconds))
         self.dataplane.accepting = False
-        while self.dataplane.in_flight and self.dataplane.live() and time.monotonic() < give_up:
-            await asyncio.sleep(0.005)
+        await _until(lambda: not self.dataplane.in_flight or not self.dataplane.live(), give_up - time.monotonic())
         unanswered = self.dataplane.in_flight
         for request in self._batcher.close(NotReady("the worker is stopping")):
             request.fail(NotReady("the worker is stopping"))
@@ -225,6 +225,12 @@ class Worker:
             "apparate_feedback_dropped": self._dropped(),
         }
         return self._meter.render(gauges, counters)
+
+
+async def _until(reached: Callable[[], object], within_s: float) -> None:
+    give_up = time.monotonic() + within_s
+    while not reached() and time.monotonic() < give_up:  # noqa: ASYNC110 - things of several threads and libraries
+        await asyncio.sleep(0.005)
 
 
 def on_host(head: RampHead) -> Callable[[Array], Array]:
