@@ -18,6 +18,7 @@ from apparate.plan import Plan
 from apparate_worker.model.graph import sites, trace
 from apparate_worker.model.ramps import RampHead, RampShape, describe
 from apparate_worker.model.segments import cut
+from apparate_worker.model.sources import NamedCall
 from apparate_worker.model.store import PreparedModel, publish, save_backbone, save_ramps
 from apparate_worker.settings import WorkerSettings
 from apparate_worker.worker import Worker
@@ -176,7 +177,7 @@ def write_prepared(folder: Path, *, redis: bool = False, **spec: Any) -> Path:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3)).eval()
     document = a_document(base=folder, **spec)
-    graph = trace(model, [torch.randn(2, WIDTH)], [X])
+    graph = trace(NamedCall(model, ("x",), "logits", by_name=False), [torch.randn(2, WIDTH)], [X])
     at = sites(graph)
     reach = np.tile(np.arange(1.0, len(at) + 1), (2, 1))
     catalog = RampCatalog((1, 8), reach, np.full((2, len(at)), 0.001), np.full(2, len(at) + 1.0))

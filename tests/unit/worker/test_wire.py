@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from apparate.contract.wire import WireError, decode_feedback, encode_feedback, plan_from_proto, plan_to_proto
 from apparate.feedback import FeedbackBatch
 from apparate.plan import Plan
 from apparate_proto.v1 import feedback_pb2, plan_pb2
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def a_batch(requests=3, ramps=(1, 4), seed=0, **other):

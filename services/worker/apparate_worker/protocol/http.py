@@ -257,6 +257,7 @@ def http_server(face: HttpFace) -> HttpServer:
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="warning",
         access_log=False,
         server_header=False,
         date_header=False,

@@ -1,0 +1,27 @@
+"""Every error a client can get has a status in both protocols."""
+
+import grpc
+import pytest
+from apparate_worker import errors
+
+
+def tree(base):
+    return [base, *(one for child in base.__subclasses__() for one in tree(child))]
+
+
+@pytest.mark.parametrize("kind", tree(errors.WorkerError), ids=lambda kind: kind.__name__)
+def test_every_error_has_an_http_status_and_a_grpc_code_that_say_failure(kind):
+    assert 400 <= kind.status < 600
+    assert isinstance(kind.code, grpc.StatusCode)
+    assert kind.code is not grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("kind", tree(errors.WorkerError), ids=lambda kind: kind.__name__)
+def test_every_error_stands_in_the_tree_that_opens_the_file(kind):
+    line = next(line for line in errors.__doc__.splitlines() if kind.__name__ in line)
+    assert kind is errors.WorkerError or (str(kind.status) in line and kind.code.name in line)
+
+
+@pytest.mark.parametrize("kind", [errors.QueueFull, errors.NotReady])
+def test_what_passes_by_itself_says_when_to_try_again(kind):
+    assert kind.retry_after_s >= 1

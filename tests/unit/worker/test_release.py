@@ -1,0 +1,48 @@
+"""Releasing ramp by ramp gives the answers of the exit rule over the whole matrix."""
+
+import numpy as np
+import pytest
+from apparate.adaptation.exits import exit_ramps
+from apparate.feedback import FINAL
+from apparate_worker.release import Release, scores
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+ERRORS = st.one_of(
+    st.floats(0, 1, width=32), st.sampled_from([0.0, 0.5, 1.0, float("nan"), float(np.nextafter(np.float32(0.5), 0))])
+)
+THRESHOLDS = st.one_of(st.floats(0, 1), st.sampled_from([0.0, 0.5, 1.0, 0.1, 1e-12]))
+
+
+@given(st.data(), st.integers(1, 8), st.integers(0, 6))
+def test_it_says_the_same_as_exit_ramps_on_the_whole_matrix(data, requests, ramps):
+    errors = data.draw(hnp.arrays(np.float32, (requests, ramps), elements=ERRORS.map(np.float32)))
+    thresholds = np.array(data.draw(st.lists(THRESHOLDS, min_size=ramps, max_size=ramps)), np.float32)
+    release = Release(requests)
+    released = [release.at(r, errors[:, r], thresholds[r]) for r in range(ramps)] + [release.rest()]
+    left_at = exit_ramps(errors, thresholds)
+    assert [FINAL if r == ramps else r for r in left_at] == release.exits.tolist()
+    for r, rows in enumerate(released):
+        assert rows.tolist() == np.flatnonzero(left_at == r).tolist()
+    assert sorted(release.released_order().tolist()) == list(range(requests))
+
+
+def test_a_closed_ramp_lets_nobody_go():
+    assert Release(2).at(0, np.zeros(2, np.float32), np.float32(0)).tolist() == []
+
+
+@given(hnp.arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 6)), elements=st.floats(-50, 50, width=32)))
+def test_scores_are_one_minus_the_largest_softmax_and_the_first_best_label(logits):
+    errors, labels = scores(logits)
+    wide = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
+    np.testing.assert_allclose(errors, 1 - (wide / wide.sum(1, keepdims=True)).max(1), atol=1e-6)
+    assert labels.tolist() == logits.argmax(1).tolist()
+    assert errors.dtype == np.float32
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_scores_that_are_no_numbers_are_never_sure(bad):
+    with np.errstate(all="ignore"):
+        errors, _ = scores(np.array([[bad, bad]], np.float32))
+    assert Release(1).at(0, errors, np.float32(1)).tolist() == []
