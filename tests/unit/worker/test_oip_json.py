@@ -1,0 +1,115 @@
+"""HTTP bodies of the protocol, with and without binary tensor data."""
+
+import json
+
+import numpy as np
+import orjson
+import pytest
+from apparate_worker.errors import InvalidRequest
+from apparate_worker.protocol.dataplane import InferResponse
+from apparate_worker.protocol.oip_json import parse, render
+from hypothesis import given
+from hypothesis import strategies as st
+
+JSON_X = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
+
+
+def body(*inputs, tail=b"", **other):
+    header = json.dumps({"inputs": inputs or [JSON_X], **other}).encode()
+    return header + tail, len(header)
+
+
+def binary(name, values, size=None):
+    data = values.tobytes()
+    parameters = {"binary_data_size": len(data) if size is None else size}
+    return {"name": name, "datatype": "FP32", "shape": list(values.shape), "parameters": parameters}, data
+
+
+def test_plain_json_needs_no_header_length():
+    parsed = parse(body(id="7")[0], None, "m", "1")
+    assert (parsed.request.id, parsed.request.inputs["x"][1].tolist()) == ("7", [[1, 2]])
+
+
+def test_binary_tensors_follow_the_header_in_order_and_may_stand_beside_json_ones():
+    a, b = np.ones((1, 2), np.float32), np.full((1, 3), 5, np.float32)
+    (one, first), (two, second) = binary("a", a), binary("b", b)
+    parsed = parse(*body(one, JSON_X, two, tail=first + second), "m", "")
+    assert {name: values.tolist() for name, (_, values) in parsed.request.inputs.items()} == {
+        "a": a.tolist(),
+        "x": [[1, 2]],
+        "b": b.tolist(),
+    }
+
+
+def test_which_outputs_are_binary_is_asked_one_by_one_or_for_all():
+    outputs = [{"name": "p", "parameters": {"binary_data": True}}, {"name": "q"}]
+    assert parse(body(outputs=outputs)[0], None, "m", "").binary == {"p"}
+    assert parse(body(outputs=outputs, parameters={"binary_data_output": True})[0], None, "m", "").binary == {"p", "q"}
+    assert parse(body(parameters={"binary_data_output": True})[0], None, "m", "").binary is None
+    assert parse(body()[0], None, "m", "").binary == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[" * 5000, "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[]", "the request must be an object"),
+        (b"{}", "inputs must be a list"),
+        (b'{"inputs": 1}', "inputs must be a list"),
+        (b'{"inputs": [1]}', "each of inputs must be an object"),
+        (b'{"inputs": [{}]}', "name of an input"),
+        (body({"name": "x"})[0], "datatype of input 'x'"),
+        (body({**JSON_X, "shape": 4})[0], "shape of input 'x'"),
+        (body(JSON_X, JSON_X)[0], "'x' is there twice"),
+        (body(id=7)[0], "id must be a string"),
+        (body(parameters=[])[0], "parameters must be an object"),
+        (body(outputs={})[0], "outputs must be a list"),
+        (body(outputs=[{"name": "p", "parameters": {"classification": 2}}])[0], "classification"),
+        (body({**JSON_X, "parameters": {"shared_memory_region": "r"}})[0], "shared memory is not supported"),
+        (body({**JSON_X, "parameters": {"binary_data_size": 8}})[0], "binary_data_size is 8, 0 bytes are left"),
+        (body({**JSON_X, "parameters": {"binary_data_size": -1}})[0], "binary_data_size is -1"),
+        (body({**JSON_X, "parameters": {"binary_data_size": "8"}})[0], "binary_data_size is '8'"),
+    ],
+)
+def test_a_wrong_request_is_refused_by_name(data, words):
+    with pytest.raises(InvalidRequest, match=words):
+        parse(data, None, "m", "")
+
+
+def test_bytes_that_belong_to_no_tensor_are_refused():
+    with pytest.raises(InvalidRequest, match="3 bytes follow"):
+        parse(*body(tail=b"abc"), "m", "")
+
+
+def test_a_header_longer_than_the_body_is_refused():
+    with pytest.raises(InvalidRequest, match="is 99, the body has 2"):
+        parse(b"{}", 99, "m", "")
+
+
+@given(st.binary(max_size=60), st.none() | st.integers(-5, 70))
+def test_no_bytes_do_more_than_an_invalid_request(data, length):
+    with pytest.raises(InvalidRequest):
+        parse(data, length, "m", "")
+
+
+def an_answer():
+    outputs = [("p", "FP32", np.ones((1, 2), np.float32)), ("label", "INT64", np.array([3]))]
+    return InferResponse("m", "7", outputs, {"exit_ramp": 2})
+
+
+def test_an_answer_in_json_has_flat_data():
+    content, length = render(an_answer(), frozenset())
+    assert length is None
+    assert orjson.loads(content)["outputs"][0] == {"name": "p", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 1.0]}
+
+
+def test_an_answer_may_mix_json_and_binary():
+    content, length = render(an_answer(), frozenset({"p"}))
+    header = orjson.loads(content[:length])
+    assert (header["id"], header["parameters"]) == ("7", {"exit_ramp": 2})
+    assert header["outputs"][0]["parameters"] == {"binary_data_size": 8}
+    assert header["outputs"][1]["data"] == [3]
+    assert np.frombuffer(content[length:], np.float32).tolist() == [1, 1]
