@@ -36,7 +36,7 @@ def main() -> int:
     try:
         settings = ControllerSettings.load()
         documents = load_models(settings.documents)
-        listening = bind(settings.host, settings.port)
+        listening = listen(settings)
     except (InvalidSettings, InvalidDocument, OSError) as error:
         print(f"apparate-controller: {error}", file=sys.stderr)
         return 2
@@ -44,6 +44,15 @@ def main() -> int:
     with contextlib.closing(listening):
         asyncio.run(run(settings, documents, listening))
     return 0
+
+
+def listen(settings: ControllerSettings) -> socket.socket:
+    """The socket of the HTTP API. Raises InvalidSettings when the address cannot be had."""
+    try:
+        return bind(settings.host, settings.port)
+    except OSError as error:
+        where = f"EEM_CONTROLLER_HOST {settings.host}, EEM_CONTROLLER_PORT {settings.port}"
+        raise InvalidSettings(f"{where}: cannot be listened on: {error.strerror or error}") from None
 
 
 async def run(settings: ControllerSettings, documents: list[Document], listening: socket.socket) -> None:

@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import PlanStatus
+from apparate.plan import Plan
 from apparate.service.telemetry import METRICS_CONTENT_TYPE, Telemetry
 from apparate_controller.intake import Session
 from apparate_controller.journal import Noted
@@ -98,9 +99,10 @@ class ModelView(Summary):
     """One model with all that is known of it."""
 
     catalog: str | None = Field(description="Digest of the catalog in use.")
-    plan: PlanStatus | None
-    window: dict[str, Any] | None = Field(description="The session's own account of its window.")
-    ramps: list[dict[str, Any]] | None = Field(description="What each active ramp does on the window.")
+    plan: PlanStatus = Field(description="The plan in force; revision 0 is the plain model, before the first.")
+    window: dict[str, Any] = Field(description="Records in the window, its size, and records ever added.")
+    observed: dict[str, Any] = Field(description="What the last decision saw of the plan in force.")
+    ramps: list[dict[str, Any]] = Field(description="What each active ramp does on the window.")
     decisions: list[DecisionView] = Field(description="Newest first.")
     feedback: Counts
     workers: list[Worker]
@@ -157,8 +159,17 @@ async def show_model(request: Request, namespace: Namespace, name: Name) -> Mode
     base = _summary(model).model_dump()
     if loop is None:
         counts = Counts(batches=0, records=0, duplicates=0, lost=0, refused=0, lag=0, pending=0)
-        nothing: dict[str, Any] = {"catalog": None, "plan": None, "window": None, "ramps": None}
-        return ModelView(**base, **nothing, decisions=[], feedback=counts, workers=[])
+        return ModelView(
+            **base,
+            catalog=None,
+            plan=PlanStatus(revision=0),
+            window={},
+            observed={},
+            ramps=[],
+            decisions=[],
+            feedback=counts,
+            workers=[],
+        )
     described = await loop.in_session(lambda session: session.describe()) or {}
     totals = loop.progress.totals
     noted = loop.journal.newest_first()
@@ -166,8 +177,9 @@ async def show_model(request: Request, namespace: Namespace, name: Name) -> Mode
         **base,
         catalog=loop.catalog.digest,
         plan=_plan(loop.plan, loop.catalog, noted),
-        window=described.get("window"),
-        ramps=described.get("ramps"),
+        window=described.get("window", {}),
+        observed=described.get("observed", {}),
+        ramps=described.get("ramps", []),
         decisions=[_decision(one) for one in noted],
         feedback=Counts(
             batches=totals.batches,
@@ -259,12 +271,13 @@ def _summary(model: Model) -> Summary:
     )
 
 
-def _plan(plan: Any, catalog: RampCatalog, noted: list[Noted]) -> PlanStatus | None:
+def _plan(plan: Plan | None, catalog: RampCatalog, noted: list[Noted]) -> PlanStatus:
     if plan is None:
-        return None
+        return PlanStatus(revision=0)
     why = next((one for one in noted if one.revision == plan.revision), None)
-    told = {"reason": why.reason.value, "message": why.message, "decided_at": why.at} if why else {}
-    return PlanStatus.of(plan, catalog.layers, **told)
+    if why is None:
+        return PlanStatus.of(plan, catalog.layers)
+    return PlanStatus.of(plan, catalog.layers, reason=why.reason.value, message=why.message, decided_at=why.at)
 
 
 def _decision(noted: Noted) -> DecisionView:

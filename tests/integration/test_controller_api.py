@@ -1,0 +1,191 @@
+"""The HTTP API over real loops on a real Redis, with the session that ships."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+import httpx
+import numpy as np
+import pytest
+
+from apparate.catalog import RampCatalog
+from apparate.contract.metrics import CONTROLLER
+from apparate.contract.stream import FIELD, feedback_key, worker_key
+from apparate.contract.wire import encode_feedback
+from apparate.service.redis_client import connect
+from apparate.service.telemetry import Telemetry
+from apparate_controller.app import create_app
+from apparate_controller.loop import ModelLoop, Ports
+from apparate_controller.models import Models, load_models
+from apparate_controller.observe import ModelObserver
+from apparate_controller.session import ModelSession
+from apparate_controller.sinks.redis import RedisPlanSink
+from apparate_controller.sources.heartbeats import RedisHeartbeats
+from apparate_controller.sources.redis_stream import RedisFeedbackSource
+from support.control import MODEL, Producer, a_batch, a_document
+from support.eventually import eventually_async
+
+pytestmark = pytest.mark.redis
+
+
+@dataclass
+class Api:
+    client: httpx.AsyncClient
+    models: Models
+    url: str
+
+    async def get(self, path: str) -> httpx.Response:
+        return await self.client.get(path)
+
+    async def model(self, name: str = "m") -> dict:
+        found = await self.get(f"/v1/models/default/{name}")
+        assert found.status_code == 200
+        return found.json()
+
+
+@pytest.fixture
+async def api(redis_server, tmp_path) -> AsyncIterator[Api]:
+    path = a_document(tmp_path, "m", "unprepared")
+    (tmp_path / "prepared/default/unprepared/catalog.json").unlink()
+    telemetry = Telemetry(CONTROLLER)
+    clients = [connect(redis_server, block_s=0.2), connect(redis_server)]
+
+    def new_loop(document, catalog):
+        key = document.model.key
+        source = RedisFeedbackSource(*clients, key, consumer="controller", block_s=0.2)
+        observer = ModelObserver(telemetry, document.model, catalog)
+        ports = Ports(source, RedisPlanSink(clients[1], key), RedisHeartbeats(clients[1], key), observer)
+        return ModelLoop(key, catalog, lambda plan: ModelSession(catalog, document.model.spec, plan), ports)
+
+    models = Models(load_models([path]), new_loop, retry_s=0.1)
+    running = asyncio.create_task(models.run())
+    app = create_app(models, telemetry, stuck_s=30)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://controller") as client:
+        await eventually_async(lambda: not models.find("default", "m").problem)
+        yield Api(client, models, redis_server)
+    models.stop()
+    await asyncio.wait_for(running, 10)
+    for one in clients:
+        await one.aclose()
+
+
+@contextlib.contextmanager
+def producing(url):
+    producer = Producer(url)
+    try:
+        yield producer
+    finally:
+        producer.close()
+
+
+async def fed(api: Api, batches: int, revision: int = 1) -> None:
+    with producing(api.url) as producer:
+        producer.send(batches, revision=revision)
+    await eventually_async(lambda: api.models.find("default", "m").loop.progress.totals.batches == batches)
+
+
+async def test_all_models_are_listed_also_those_that_are_not_ready(api):
+    found = {one["name"]: one for one in (await api.get("/v1/models")).json()["models"]}
+    assert (found["m"]["ready"], found["unprepared"]["ready"]) == (True, False)
+    assert "not prepared yet" in found["unprepared"]["reason"]
+
+
+async def test_a_model_tells_window_plan_decisions_and_counts(api):
+    await fed(api, 50)
+    found = await api.model()
+    assert found["plan"]["revision"] >= 1
+    assert found["plan"]["reason"] == found["decisions"][0]["reason"] == "Started"
+    assert found["window"]["records"] == 200
+    assert found["feedback"]["records"] == 200
+
+
+async def test_a_model_that_is_not_ready_is_described_too(api):
+    found = await api.model("unprepared")
+    assert (found["ready"], found["plan"]["revision"], found["decisions"]) == (False, 0, [])
+
+
+async def test_delivery_counts_the_workers_that_run_the_plan(api):
+    revision = (await api.model())["plan"]["revision"]
+    async with contextlib.aclosing(connect(api.url)) as client:
+        for name, runs in (("new", revision), ("old", revision - 1)):
+            await client.set(worker_key(MODEL, name), json.dumps({"revision": runs, "in_flight": 1}), ex=30)
+
+    async def delivered():
+        delivery = (await api.model())["delivery"]
+        return delivery if delivery["workers"] == 2 else None
+
+    found = await eventually_async(delivered)
+    assert found == {"revision": revision, "workers": 2, "updatedWorkers": 1}
+
+
+@pytest.mark.parametrize(("which", "columns"), [("active", None), ("all", 3)])
+async def test_the_window_can_be_downloaded_as_a_recording_with_its_catalog(api, which, columns):
+    await fed(api, 10)
+    answer = await api.get(f"/v1/models/default/m/recording?ramps={which}")
+    found = np.load(io.BytesIO(answer.content), allow_pickle=False)
+    catalog = RampCatalog.from_json(json.loads(str(found["catalog"])))
+    columns = len((await api.model())["plan"]["ramps"]) if columns is None else columns
+    assert found["err"].shape == found["top1"].shape == (40, columns)
+    assert (catalog.ramps, found["final"].shape, found["batch"].tolist()) == (columns, (40,), [4] * 40)
+
+
+async def test_a_recording_of_a_model_that_is_not_ready_is_refused_with_the_reason(api):
+    answer = await api.get("/v1/models/default/unprepared/recording")
+    assert (answer.status_code, "not prepared yet" in answer.json()["detail"]) == (503, True)
+
+
+@pytest.mark.parametrize("path", ["/v1/models/default/nobody", "/v1/models/default/nobody/recording"])
+async def test_an_unknown_model_is_404(api, path):
+    answer = await api.get(path)
+    assert (answer.status_code, answer.json()) == (404, {"detail": "there is no model default/nobody here"})
+
+
+async def test_a_model_that_waits_for_its_catalog_does_not_make_the_controller_unready(api):
+    answer = await api.get("/readyz")
+    assert (answer.status_code, list(answer.json()["problems"])) == (200, ["default/unprepared/local"])
+
+
+async def test_a_loop_that_does_not_turn_is_unhealthy(api):
+    impatient = create_app(api.models, Telemetry(CONTROLLER), stuck_s=0)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(impatient), base_url="http://controller") as client:
+        answer = await client.get("/healthz")
+    assert (answer.status_code, "has not turned for" in answer.json()["problems"][MODEL]) == (503, True)
+
+
+async def test_loops_that_turn_are_healthy(api):
+    assert (await api.get("/healthz")).json() == {"status": "ok", "problems": {}}
+
+
+async def test_metrics_are_all_declared_and_none_takes_its_labels_from_a_client(api):
+    await fed(api, 5)
+    before = (await api.get("/metrics")).text
+    for i in range(50):
+        await api.get(f"/v1/models/x{i}/y{i}")
+    after = (await api.get("/metrics")).text
+    assert len(before.splitlines()) == len(after.splitlines())
+    assert 'apparate_feedback_batches_total{model="m",namespace="default"} 5.0' in after
+
+
+async def test_every_json_answer_has_a_schema(api):
+    paths = (await api.get("/openapi.json")).json()["paths"]
+    for path, methods in paths.items():
+        content = methods["get"]["responses"]["200"]["content"]
+        assert content.get("application/json", {}).get("schema", {}).get("$ref") or "application/json" not in content, (
+            path
+        )
+
+
+async def test_feedback_of_another_catalog_is_counted_and_kept_out_of_the_window(api):
+    async with contextlib.aclosing(connect(api.url)) as client:
+        await client.xadd(feedback_key(MODEL), {FIELD: encode_feedback(replace(a_batch(0), catalog="old"))})
+
+    async def refused():
+        return (await api.model())["feedback"]["refused"] == 1
+
+    await eventually_async(refused)
+    assert (await api.model())["window"]["records"] == 0
