@@ -59,9 +59,11 @@ def hill_climb(
     Each round tries to raise each ramp's threshold by its step. The raise that saves most per disagreement is made
     and its step doubled; a raise that changes nothing is made too; the step of a ramp whose raise loses too much or
     saves nothing is halved. Ends when a round changes nothing. Deterministic, independent of the order of records.
-    Raises ValueError for an empty window.
+    Raises ValueError for an empty window, and for steps that are not 0.0001 <= least_step <= first_step <= 1.
     """
     check_window(records, active)
+    if not 1 <= round(least_step * GRID) <= round(first_step * GRID) <= GRID:
+        raise ValueError(f"steps are {first_step} and {least_step}, must fall and be within {1 / GRID}..1")
     climb = _Climb(records, catalog, active, allowed_wrong(max_loss, len(records)))
     evals, rounds = climb.run(round(first_step * GRID), round(least_step * GRID))
     return Climbed(
