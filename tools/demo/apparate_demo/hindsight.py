@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from apparate.adaptation.exits import profile_rows
-from apparate.adaptation.sweep import sweep
+from apparate.adaptation.baselines.hindsight import hindsight
+from apparate.adaptation.baselines.oracle import oracle
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import PlanStatus
 from apparate.feedback import FINAL, Records
 from apparate_demo.recording import Table, achieved_ms
 
 Ramps = tuple[int, ...]
-POLISH_CELLS = 20_000_000  # as long as it helps: this is no decision that anybody waits for
 LEAST_RECORDS = 100  # below it shares of savings are noise
 
 
@@ -46,7 +45,7 @@ def judge(
     )
     plain_ms = float(catalog.full_ms[catalog.rows(half.batch)].sum())
     achieved = float(achieved_ms(half, catalog, active).sum()) / plain_ms
-    best = sweep(records, catalog, ramps, budget, polish_cells=POLISH_CELLS)
+    best = hindsight(records, catalog, ramps, budget)
     early = np.flatnonzero(half.exits != FINAL)
     wrong = int((half.top1[early, half.exits[early]] != half.final[early]).sum())
     return {
@@ -54,17 +53,9 @@ def judge(
         "achieved_loss": wrong / len(half),
         "hindsight_saving": best.saving,
         "hindsight_loss": best.loss,
-        "oracle_saving": oracle_saving(records, catalog, ramps),
+        "oracle_saving": oracle(records, catalog, ramps).saving,
         "share_of_hindsight": achieved / best.saving if best.saving > 0 else None,
     }
-
-
-def oracle_saving(records: Records, catalog: RampCatalog, ramps: Ramps) -> float:
-    """Share of the plain pass saved when each request leaves at the first of `ramps` that agrees with the model."""
-    rows = profile_rows(records, catalog)
-    right = np.column_stack([records.agree, np.ones(len(records), bool)])  # the model itself is right for the rest
-    taken = catalog.exit_ms(ramps)[rows, right.argmax(axis=1)]
-    return 1.0 - float(taken.sum() / catalog.full_ms[rows].sum())
 
 
 def _ramps_in_force(half: Table, active: dict[int, Ramps]) -> Ramps:
