@@ -12,6 +12,7 @@ from apparate.adaptation import policy
 from apparate.adaptation.exits import exit_ramps, replay
 from apparate.adaptation.guard import LossMonitor
 from apparate.adaptation.policy import Budget, Decision, Memory, Reason
+from apparate.adaptation.thresholds import Method
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import Spec
 from apparate.feedback import FeedbackBatch, FeedbackWindow
@@ -71,7 +72,7 @@ class ModelSession:
             self.budget,
             self._memory,
             alarm=alarm,
-            tuner=self.spec.adaptation.policy,
+            method=Method(self.spec.adaptation.policy),
         )
         return self._take(decision)
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
-from apparate.adaptation.exits import Replay, replay
+from apparate.adaptation.binomial import tail, upper_bound
+from apparate.adaptation.certified import STEPS, Tuned, chain_wrong
+from apparate.adaptation.exits import Floats, Replay, replay
 from apparate.adaptation.ramps import choose_ramps, even_spacing, probe
-from apparate.adaptation.thresholds import Tuned, binomial_upper, needed_records, tune
+from apparate.adaptation.thresholds import Method, tune
 from apparate.catalog import RampCatalog
 from apparate.feedback import FeedbackWindow, Records
 from apparate.plan import Plan
@@ -21,6 +25,8 @@ from apparate.plan import Plan
 TUNE_EVERY = 256  # records; certified tuning of a full window takes tens of milliseconds, so a few a second at most
 TUNE_GROWTH = 4  # early on, tune again when the window has grown by a quarter: each record is worth most then
 LEAST_RECORDS = 128
+CHECKED_SHARE = 0.7  # of a window that certifies
+LEAST_SPARE = 1.2  # so that the first tuning may already let something go: 512 records at 1 % and 95 %
 RECENT = (64, 256, 1024)  # newest records that must not contradict the certificate, which trusts the whole window
 RECENT_LEVEL = 0.9  # a configuration is contradicted when so many disagreements had at most a tenth of probability
 WORTH_A_PLAN = 0.002  # share of the pass; less saving gained or given up is not worth another revision
@@ -88,6 +94,8 @@ class Memory:
     wait: int = 1
     """Periods until the next probe of other ramps; doubles with each rollback."""
     waited: int = 0
+    barred: tuple[int, ...] = ()
+    """Ramps dropped in the last period: they may not return in the next."""
 
 
 def first_plan(catalog: RampCatalog, budget: Budget) -> Plan:
@@ -98,7 +106,8 @@ def first_plan(catalog: RampCatalog, budget: Budget) -> Plan:
 
 def least_records(budget: Budget) -> int:
     """Fewest records that tuning starts from: enough for a certificate with some to spare."""
-    return max(LEAST_RECORDS, math.ceil(1.2 * needed_records(budget.accuracy_loss, budget.confidence)))
+    checked = math.log(1.0 - budget.confidence) / math.log1p(-budget.accuracy_loss)  # without one disagreement
+    return max(LEAST_RECORDS, math.ceil(LEAST_SPARE * checked / CHECKED_SHARE))
 
 
 def due(added: int, memory: Memory, budget: Budget, *, alarm: bool) -> bool:
@@ -119,13 +128,12 @@ def decide(
     memory: Memory,
     *,
     alarm: bool = False,
-    tuner: str = "certified",
+    method: Method = Method.CERTIFIED,
 ) -> tuple[Decision, Memory]:
     """The next plan, if another one is needed, and why.
 
     Checks in this order: enough feedback; an alarm (answered at once with thresholds that the newest records do not
     contradict, so that a guard may open again); the set of ramps, when a period is over; thresholds.
-    tuner: certified | sweep | hill_climb.
     """
     memory = replace(memory, tuned_at=window.added)
     records = window.over(plan.active)
@@ -137,77 +145,70 @@ def decide(
         return Decision(Reason.NOT_ENOUGH_FEEDBACK, message), memory
     observed = observe(window, records, plan, catalog, budget)
     if not alarm and window.added - memory.adjusted_at >= _period(window, memory):
-        decision, memory = _adjust(window, records, plan, catalog, budget, memory, tuner=tuner)
+        decision, memory = _adjust(window, records, plan, catalog, budget, memory, method=method)
         if decision is not None:
             return replace(decision, observed=observed), memory
-    tuned, eased = tune_eased(records, catalog, plan.active, budget, tuner)
+    tuned, eased = tune_eased(records, catalog, plan.active, budget, method)
     found = Plan.of(plan.revision, plan.active, eased.thresholds, catalog.digest)
     told = _tell(eased, tuned, budget)
     if alarm:
         loss = f"{observed.loss:.2%} of {observed.samples} answers disagreed, {budget.accuracy_loss:.2%} allowed"
         return Decision(Reason.LOSS_ABOVE_BUDGET, f"alarm; {loss}; {told}", found, observed), memory
     in_force = replay(records, plan.thresholds, catalog, plan.active)
-    if _contradicted(records, in_force, budget) or abs(eased.saving - in_force.saving) > WORTH_A_PLAN:
+    fine = bool(uncontradicted(records, plan.thresholds[None], budget.accuracy_loss)[0])
+    if not fine or abs(eased.saving - in_force.saving) > WORTH_A_PLAN:
         return Decision(Reason.THRESHOLDS_TUNED, told, found, observed), memory
     return Decision(Reason.UNCHANGED, told, None, observed), memory
 
 
-def observe(
-    window: FeedbackWindow, records: Records, plan: Plan, catalog: RampCatalog, budget: Budget
-) -> Observed:
+def observe(window: FeedbackWindow, records: Records, plan: Plan, catalog: RampCatalog, budget: Budget) -> Observed:
     """What was released over the window, and what the plan in force saves on it."""
     exited, wrong = window.released()
     replayed = replay(records, plan.thresholds, catalog, plan.active)
     return Observed(
         samples=len(wrong),
         loss=float(wrong.mean()),
-        loss_upper=binomial_upper(int(wrong.sum()), len(wrong), budget.confidence),
+        loss_upper=upper_bound(int(wrong.sum()), len(wrong), 1.0 - budget.confidence),
         saving=replayed.saving,
         exit_rate=float(exited.mean()),
     )
 
 
 def tune_eased(
-    records: Records, catalog: RampCatalog, active: tuple[int, ...], budget: Budget, tuner: str
+    records: Records, catalog: RampCatalog, active: tuple[int, ...], budget: Budget, method: Method
 ) -> tuple[Tuned, Replay]:
     """Thresholds from the whole window, eased until the newest records do not contradict them.
 
     The certificate holds when the window and what follows are alike; the newest records tell when they are not.
-    Easing steps back along the tuner's chain of configurations, from the boldest it accepted towards all closed.
+    Easing steps back along the tuner's chain of configurations, from the boldest it accepted towards all closed. It
+    needs no fresh window, so it also is the first answer to an alarm.
     """
-    tuned = tune(tuner, records, catalog, active, budget.accuracy_loss, budget.confidence)
-    if tuner != "certified":
+    tuned = tune(records, catalog, active, max_loss=budget.accuracy_loss, method=method, confidence=budget.confidence)
+    if method is not Method.CERTIFIED:
         return tuned, tuned.replay
-    for thresholds in reversed(tuned.chain[: tuned.accepted + 1]):
-        candidate = tuned.replay if thresholds is tuned.thresholds else replay(records, thresholds, catalog, active)
-        if not _contradicted(records, candidate, budget):
-            return tuned, candidate
-    closed = np.zeros(len(active), np.float32)
-    return tuned, replay(records, closed, catalog, active)
+    factors = np.arange(round(tuned.factor * STEPS) + 1) / STEPS
+    thresholds = tuned.chain.at(factors)
+    possible = np.flatnonzero(uncontradicted(records, thresholds, budget.accuracy_loss))
+    step = int(possible[-1]) if len(possible) else 0  # step 0 is all closed
+    eased = tuned.replay if step == len(factors) - 1 else replay(records, thresholds[step], catalog, active)
+    return tuned, eased
 
 
-def _contradicted(records: Records, candidate: Replay, budget: Budget) -> bool:
-    """Whether the newest records disagree with `candidate` more often than its budget makes likely."""
-    thresholds = np.array(candidate.thresholds, np.float32)
-    lets_go = records.errors[-RECENT[-1] :] < thresholds
-    first = lets_go.argmax(axis=1) if lets_go.shape[1] else np.zeros(len(lets_go), int)
-    rows = np.arange(len(lets_go))
-    wrong = lets_go.any(axis=1)
-    if lets_go.shape[1]:
-        wrong &= ~records.agree[-RECENT[-1] :][rows, first]
-    return any(
-        int(wrong[-count:].sum()) > likely_most(count, budget.accuracy_loss) for count in RECENT if len(wrong) >= count
-    )
+def uncontradicted(records: Records, thresholds: Floats, loss: float) -> npt.NDArray[np.bool_]:
+    """[S] whether the newest records leave a loss of `loss` likely under each of S rising configurations [S, k]."""
+    fine = np.ones(len(thresholds), bool)
+    for count in RECENT:
+        if len(records) >= count:
+            fine &= chain_wrong(records.take(slice(-count, None)), thresholds) <= likely_most(count, loss)
+    return fine
 
 
+@lru_cache(maxsize=256)
 def likely_most(count: int, loss: float, level: float = RECENT_LEVEL) -> int:
     """Smallest k with P[Bin(count, loss) <= k] >= level: more disagreements than this contradict that loss."""
-    term = total = math.exp(count * math.log1p(-loss))
     k = 0
-    while total < level and k < count:
+    while k < count and tail(k, count, loss) < level:
         k += 1
-        term *= (count - k + 1) / k * loss / (1.0 - loss)
-        total += term
     return k
 
 
@@ -224,7 +225,7 @@ def _adjust(
     budget: Budget,
     memory: Memory,
     *,
-    tuner: str,
+    method: Method,
 ) -> tuple[Decision | None, Memory]:
     """Another set of ramps, if one is worth it; None leaves the thresholds to be tuned as usual.
 
@@ -234,12 +235,12 @@ def _adjust(
     memory = replace(memory, adjusted_at=window.added)
     known = window.over(catalog.feasible(), newest=window.size)
     if len(known) >= least_records(budget):
-        return _choose(window, known, plan, catalog, budget, tuner), memory
-    return _probe(records, plan, catalog, budget, memory, window.added)
+        return _choose(window, known, plan, catalog, budget, method), memory
+    return _probe(records, plan, catalog, budget, memory, method)
 
 
 def _choose(
-    window: FeedbackWindow, known: Records, plan: Plan, catalog: RampCatalog, budget: Budget, tuner: str
+    window: FeedbackWindow, known: Records, plan: Plan, catalog: RampCatalog, budget: Budget, method: Method
 ) -> Decision | None:
     feasible = catalog.feasible()
     newest = known.take(slice(-SEARCH_RECORDS, None))
@@ -250,13 +251,13 @@ def _choose(
 
     def saving(ramps: tuple[int, ...]) -> float:
         subset = known.columns([position[r] for r in ramps])
-        return tune_eased(subset, catalog, ramps, budget, tuner)[1].saving
+        return tune_eased(subset, catalog, ramps, budget, method)[1].saving
 
     now, then = saving(tuple(r for r in plan.active if r in position)), saving(chosen)
     if then - now <= WORTH_A_RAMP_CHANGE:
         return None
     subset = window.over(chosen)
-    tuned, eased = tune_eased(subset, catalog, chosen, budget, tuner)
+    tuned, eased = tune_eased(subset, catalog, chosen, budget, method)
     names = ", ".join(catalog.layers[r] for r in chosen)
     message = f"ramps {names} save {then:.1%} where those in force save {now:.1%}, on {len(known)} records of all ramps"
     found = Plan.of(plan.revision, chosen, eased.thresholds, catalog.digest)
@@ -264,31 +265,39 @@ def _choose(
 
 
 def _probe(
-    records: Records, plan: Plan, catalog: RampCatalog, budget: Budget, memory: Memory, added: int
+    records: Records, plan: Plan, catalog: RampCatalog, budget: Budget, memory: Memory, method: Method
 ) -> tuple[Decision | None, Memory]:
-    saved = replay(records, plan.thresholds, catalog, plan.active).saving
-    if saved > memory.best_saving:
-        memory = replace(memory, best=plan, best_saving=saved, worse_periods=0)
-    elif saved < memory.best_saving - WORTH_A_RAMP_CHANGE:
-        memory = replace(memory, worse_periods=memory.worse_periods + 1)
-        if memory.worse_periods >= PERIODS_WORSE and memory.best is not None and memory.best.active != plan.active:
-            message = f"saving {saved:.1%} for {PERIODS_WORSE} periods, {memory.best_saving:.1%} before"
-            back = replace(memory.best, revision=plan.revision)
-            memory = replace(memory, worse_periods=0, wait=memory.wait * 2, waited=0, best_saving=-math.inf)
-            return Decision(Reason.ROLLED_BACK, message, back), memory
-    else:
-        memory = replace(memory, worse_periods=0)
+    """One step of trial and error: back to the best known plan, or another ramp, or nothing."""
+    _, eased = tune_eased(records, catalog, plan.active, budget, method)
+    tuned = Plan.of(plan.revision, plan.active, eased.thresholds, catalog.digest)
+    memory = _compare(memory, tuned, eased.saving)
+    if memory.worse_periods >= PERIODS_WORSE and memory.best is not None and memory.best.active != plan.active:
+        message = f"saving {eased.saving:.1%}, {PERIODS_WORSE} periods below the {memory.best_saving:.1%} known before"
+        back = replace(memory.best, revision=plan.revision)
+        memory = replace(memory, worse_periods=0, wait=memory.wait * 2, waited=0, best_saving=-math.inf)
+        return Decision(Reason.ROLLED_BACK, message, back), memory
     if memory.waited + 1 < memory.wait:
         return None, replace(memory, waited=memory.waited + 1)
     memory = replace(memory, waited=0)
-    change = probe(records, plan, catalog, budget.ramp_overhead)
+    change = probe(records, tuned, catalog, budget.ramp_overhead, barred=memory.barred)
     if change is None:
-        return None, memory
+        return None, replace(memory, barred=())
+    memory = replace(memory, barred=change.adjustment.dropped)
     return Decision(Reason.RAMPS_ADJUSTED, change.message, change.plan), memory
 
 
+def _compare(memory: Memory, plan: Plan, saving: float) -> Memory:
+    """Remember the best plan, and how many periods in a row were worse than it by more than a point."""
+    if saving > memory.best_saving:
+        return replace(memory, best=plan, best_saving=saving, worse_periods=0)
+    worse = saving < memory.best_saving - WORTH_A_RAMP_CHANGE
+    return replace(memory, worse_periods=memory.worse_periods + 1 if worse else 0)
+
+
 def _tell(eased: Replay, tuned: Tuned, budget: Budget) -> str:
-    bound = f", at most {tuned.upper_bound:.2%} with {budget.confidence:.0%} confidence" if tuned.certified else ""
+    bound = ""
+    if tuned.upper_bound is not None:
+        bound = f", at most {tuned.upper_bound:.2%} with {budget.confidence:.0%} confidence"
     return (
         f"thresholds {', '.join(f'{t:.4f}' for t in eased.thresholds)}: {eased.exit_rate:.1%} leave early, "
         f"saving {eased.saving:.1%}, loss {eased.loss:.2%} on {eased.n} records{bound}"
