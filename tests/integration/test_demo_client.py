@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.oip_server import RAMP, REVISION, an_oip_server
 
 from apparate_demo.client import Client, ClientError, Target
 from apparate_demo.load import Slice
+from support.oip_server import RAMP, REVISION, an_oip_server
 
 
 @pytest.fixture(scope="module")

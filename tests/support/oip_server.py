@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+
 from apparate_proto.inference import open_inference_pb2 as pb
 
 RAMP, REVISION = 2, 7
