@@ -17,7 +17,7 @@ from apparate.contract.resource import PlanStatus, TensorSpec
 from apparate.plan import Plan
 from apparate_worker.model.graph import sites, trace
 from apparate_worker.model.ramps import RampHead, RampShape, describe
-from apparate_worker.model.segments import cut
+from apparate_worker.model.cutting import cut
 from apparate_worker.model.sources import NamedCall
 from apparate_worker.model.store import PreparedModel, publish, save_backbone, save_ramps
 from apparate_worker.settings import WorkerSettings
@@ -147,7 +147,12 @@ def a_document(*, inputs: Sequence[TensorSpec] = (X,), base: Path = Path("/nowhe
 
 @contextlib.asynccontextmanager
 async def a_worker(
-    prepared: PreparedModel | None = None, *, redis_url: str = "", name: str = "w1", plan: Plan | None = None, **spec: Any
+    prepared: PreparedModel | None = None,
+    *,
+    redis_url: str = "",
+    name: str = "w1",
+    plan: Plan | None = None,
+    **spec: Any,
 ) -> AsyncIterator[tuple[Worker, str, str]]:
     """A worker in this process, on free ports: (worker, HTTP address, gRPC address). `plan` is in force at once."""
     prepared = prepared or a_prepared_model()

@@ -23,7 +23,6 @@ from apparate_worker.feedback import Identity, RedisSender, Reporter
 from apparate_worker.guard import WorkerGuard
 from apparate_worker.heartbeat import Beat, Heartbeat
 from apparate_worker.metering import Meter
-from apparate_worker.model.ramps import RampHead
 from apparate_worker.model.store import PreparedModel
 from apparate_worker.plans import PlanKeeper, RedisPlanSource, follow
 from apparate_worker.protocol.dataplane import Dataplane
@@ -74,7 +73,7 @@ class Worker:
         self._sender = RedisSender(url, feedback_key(key)) if url else None
         self._reporter = Reporter(
             Identity(key, settings.name, self._epoch, catalog.digest),
-            [on_host(head) for head in prepared.heads],
+            [head.on_host() for head in prepared.heads],
             shadow_share=spec.adaptation.shadow_share,
             sender=self._sender,
             on_pass=self._meter.passed,
@@ -158,7 +157,7 @@ class Worker:
         await self._grpc.stop(0.1)
         if self._http_task is not None:
             await asyncio.wait({self._http_task}, timeout=within_s)
-        await self.device_thread.stop(within_s)
+        await self.device_thread.ended(within_s)
         await asyncio.to_thread(self._reporter.stop, within_s)
         for task in self._tasks:
             task.cancel()
@@ -233,18 +232,6 @@ async def _until(reached: Callable[[], object], within_s: float) -> None:
         await asyncio.sleep(0.005)
 
 
-def on_host(head: RampHead) -> Callable[[Array], Array]:
-    """The head's linear layer in numpy: pooled vectors [N, F] -> class scores [N, C], as `RampHead.logits`."""
-    weight, bias, temperature = head.numpy()
-    scaled, offset = np.ascontiguousarray(weight.T / temperature), bias / temperature
-
-    def logits(pooled: Array) -> Array:
-        found: Array = pooled @ scaled + offset
-        return found.astype(np.float32, copy=False)
-
-    return logits
-
-
 def warm_array(spec: TensorSpec, items: int) -> Array:
     """A harmless input: zeros for floats, ones for everything else (a token, an unmasked place)."""
     shape = [items, *(min(spec.max_size, WARM_SIZE) if size == -1 else size for size in spec.shape)]
@@ -255,11 +242,20 @@ def warm_array(spec: TensorSpec, items: int) -> Array:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(
+        socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Inherited by connections. asyncio sets it only on sockets that name their protocol, and without it the second
+        # packet of an answer waits 40 ms for the client's delayed acknowledgement of the first.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listening.bind((host, port))
+        listening.listen(2048)
     except OSError as error:
+        listening.close()
         raise InvalidSetup(f"cannot listen for HTTP on {host} port {port}: {error}") from error
+    return listening
 
 
 def _add_port(server: object, host: str, port: int) -> int:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from apparate.contract.resource import TensorSpec
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from apparate.adaptation.sites import cut_vertices
+from apparate.contract.resource import TensorSpec
 from apparate_worker.model.errors import UnsupportedModel
 
 # Kinds of operators, by the operator and never by the model.
@@ -26,6 +27,7 @@ LAYOUT = (
     *("pad", "view", "reshape", "permute", "transpose", "t", "flatten", "slice", "select", "expand", "contiguous"),
     *("to", "_to_copy", "clone", "dropout", "unsqueeze", "squeeze", "alias", "detach", "unflatten", "constant_pad_nd"),
 )
+SOFTMAX = ("softmax", "log_softmax", "_softmax", "_log_softmax", *LAYOUT)
 LEAST_WORK_AHEAD = 0.02  # a site with less of the pass left has nothing to save; the default ramp budget
 
 
@@ -117,20 +119,10 @@ def _ancestors(node: fx.Node) -> set[fx.Node]:
     return found
 
 
-def cut_vertices(graph: Graph) -> list[fx.Node]:
-    """Every node that all paths from the first input to the output pass, in execution order, without the ends.
-
-    In execution order a node is a cut vertex if and only if no edge jumps over it.
-    """
-    flow = (graph.inputs[0], *graph.flow)
-    place = {node: i for i, node in enumerate(flow)}
-    reach = [max((place[u] for u in node.users if u in place), default=i) for i, node in enumerate(flow)]
-    cuts, farthest = [], 0
-    for i, node in enumerate(flow):
-        if 0 < i < len(flow) - 1 and farthest <= i:
-            cuts.append(node)
-        farthest = max(farthest, reach[i])
-    return cuts
+def cuts(graph: Graph) -> list[fx.Node]:
+    """Every node that all paths from the first input to the output pass, in execution order, without the ends."""
+    edges = [(tail, head) for head in graph.flow for tail in head.all_input_nodes]
+    return cut_vertices(edges, graph.inputs[0], graph.output)
 
 
 def sites(graph: Graph) -> list[fx.Node]:
@@ -139,7 +131,7 @@ def sites(graph: Graph) -> list[fx.Node]:
     Sites before the first and after nearly all work are left out, and so are values that cannot be pooled.
     Raises UnsupportedModel when nothing is left.
     """
-    cuts = set(cut_vertices(graph))
+    legal = set(cuts(graph))
     work = {node: _work(node) for node in graph.flow}
     total = sum(work.values())
     kept: list[fx.Node] = []
@@ -151,11 +143,27 @@ def sites(graph: Graph) -> list[fx.Node]:
             candidate = None
         done += work[node]
         worth = done > 0 and total - done > LEAST_WORK_AHEAD * total
-        if node in cuts and worth and _poolable(node) and (candidate is None or kind_of(node) not in LAYOUT):
+        if node in legal and worth and _poolable(node) and (candidate is None or kind_of(node) not in LAYOUT):
             candidate = node
     if not kept:
         raise UnsupportedModel("the model has no place for a ramp: no inner value carries everything computed so far")
     return kept
+
+
+def head(graph: Graph) -> fx.Node | None:
+    """The last node that does work, if all that follows reads nothing else and it is [N, H]; what follows is the tail.
+
+    None where the model ends with that node, or with a plain softmax after it: then a ramp needs no tail.
+    """
+    place = max((i for i, node in enumerate(graph.flow) if _work(node)), default=None)
+    if place is None:
+        return None
+    found, after = graph.flow[place], graph.flow[place + 1 :]
+    value = found.meta.get("val")
+    known = {found, *after, *graph.constants}
+    if not isinstance(value, Tensor) or value.dim() != 2 or any(set(n.all_input_nodes) - known for n in after):
+        return None
+    return found if any(kind_of(n) not in SOFTMAX for n in after) else None
 
 
 def kind_of(node: fx.Node) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,13 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from apparate_worker.model.segments import Source, compile_source
+from apparate_worker.model.cutting import Source
+from apparate_worker.model.segments import Run, compile_source
 
-Pooling = Literal["mean", "grid", "mean_max", "mean_std", "first", "none"]
+Pooling = Literal["mean", "moments", "grid2", "grid4", "mean_max", "first", "none"]
 Floats = npt.NDArray[np.float32]
 
 POOLINGS: dict[int, tuple[Pooling, ...]] = {
-    4: ("mean", "mean_max", "mean_std", "grid"),
+    4: ("mean", "moments", "grid2", "grid4"),
     3: ("mean", "mean_max", "first"),
     2: ("none",),
 }
@@ -25,9 +27,9 @@ POOLINGS: dict[int, tuple[Pooling, ...]] = {
 # TorchScript of each pooling by the dimensions of its site; `mask` is [N, L] float, 1 for a token.
 _POOL: dict[tuple[int, Pooling, bool], str] = {
     (4, "mean", False): "x.mean([2, 3])",
-    (4, "mean_max", False): "torch.cat([x.mean([2, 3]), x.amax([2, 3])], 1)",
-    (4, "mean_std", False): "torch.cat([x.mean([2, 3]), x.std([2, 3], correction=0)], 1)",
-    (4, "grid", False): "torch.nn.functional.adaptive_avg_pool2d(x, [2, 2]).flatten(1)",
+    (4, "moments", False): "torch.cat([x.mean([2, 3]), (x * x).mean([2, 3])], 1)",
+    (4, "grid2", False): "torch.ops.aten.adaptive_avg_pool2d(x, [2, 2]).flatten(1)",
+    (4, "grid4", False): "torch.ops.aten.adaptive_avg_pool2d(x, [4, 4]).flatten(1)",
     (3, "mean", False): "x.mean(1)",
     (3, "mean_max", False): "torch.cat([x.mean(1), x.amax(1)], 1)",
     (3, "first", False): "x[:, 0]",
@@ -51,28 +53,36 @@ class RampShape:
     """Whether pooling skips padding; only sites [N, L, C] can."""
 
 
-class RampHead:
-    """One ramp of a prepared model.
+@dataclass(frozen=True, eq=False)
+class Tail:
+    """What a model does after its last layer, on its device and on the host: scores [N, H] -> scores [N, C]."""
 
-    weight [C, F], bias [C]: logits = (pooled @ weight.T + bias) / temperature; the error score is 1 - max softmax.
+    run: Run
+    on_host: Run
+
+    @classmethod
+    def of(cls, source: Source, constants: Mapping[str, Tensor], device: torch.device) -> Tail:
+        """The tail from its text. Raises UnsupportedModel."""
+        host = {name: constants[name].cpu() for name in source.constants}
+        return cls(compile_source(source, constants, device), compile_source(source, host, torch.device("cpu")))
+
+
+class RampHead:
+    """One ramp of a prepared model: pooled value -> linear layer -> the model's own tail, if it has one.
+
+    scores = tail(pooled @ weight.T + bias); logits = scores / temperature; the error score is 1 - max softmax of them.
+    weight [H, F], bias [H]; H is the number of classes C, or with a tail what the tail takes.
     """
 
-    def __init__(self, shape: RampShape, weight: Tensor, bias: Tensor, temperature: float) -> None:
+    def __init__(
+        self, shape: RampShape, weight: Tensor, bias: Tensor, temperature: float, tail: Tail | None = None
+    ) -> None:
         self.shape = shape
         self.temperature = temperature
-        self._weight, self._bias = weight.detach().float(), bias.detach().float()
-        constants = {"weight": self._weight / temperature, "bias": self._bias / temperature}
-        self._scaled = (constants["weight"], constants["bias"])
-        pool = pooling_code(shape)
-        names = ("weight", "bias")
-        device = weight.device
-        self._pool = compile_source(Source(f"{pool}    return pooled\n", ()), {}, device)
-        ending = (
-            "    logits = torch.nn.functional.linear(pooled, self.weight, self.bias)\n"
-            "    best, labels = torch.softmax(logits, 1).max(1)\n"
-            "    return (pooled, 1.0 - best, labels)\n"
-        )
-        self._answer = compile_source(Source(pool + ending, names), constants, device)
+        self._weight, self._bias, self._tail = weight.detach().float(), bias.detach().float(), tail
+        scale = temperature if tail is None else 1.0
+        self._scaled = (self._weight / scale, self._bias / scale)
+        self._pool = compile_source(Source(pooling_code(shape), ()), {}, weight.device)
 
     def pool(self, activation: Tensor, mask: Tensor | None) -> Tensor:
         """[N, F] of the value at the site; mask [N, L] where the model has one."""
@@ -81,26 +91,41 @@ class RampHead:
 
     def logits(self, pooled: Tensor) -> Tensor:
         """[N, C], already divided by the temperature."""
-        return torch.nn.functional.linear(pooled, *self._scaled)
-
-    def answer(self, activation: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """(pooled [N, F], error scores [N] float32, labels [N] int64) in one call: what the request path uses."""
-        found: tuple[Tensor, Tensor, Tensor] = self._answer(activation, mask)
+        scores = torch.nn.functional.linear(pooled, *self._scaled)
+        if self._tail is None:
+            return scores
+        found: Tensor = self._tail.run(scores) / self.temperature
         return found
 
+    def on_host(self) -> Callable[[Floats], Floats]:
+        """The same on numpy arrays, for evaluation off the request path: pooled [N, F] -> logits [N, C]."""
+        weight, bias = (value.cpu().numpy() for value in self._scaled)
+        across = np.ascontiguousarray(weight.T)
+        if self._tail is None:
+            return lambda pooled: np.asarray(pooled @ across + bias, np.float32)
+        tail, temperature = self._tail.on_host, self.temperature
+
+        def logits(pooled: Floats) -> Floats:
+            with torch.inference_mode():
+                scores: Tensor = tail(torch.from_numpy(np.asarray(pooled @ across + bias, np.float32)))
+                found: Floats = (scores / temperature).numpy()
+                return found
+
+        return logits
+
     def numpy(self) -> tuple[Floats, Floats, float]:
-        """(weight [C, F], bias [C], temperature): the same numbers for evaluation off the request path."""
+        """(weight [H, F], bias [H], temperature): the ramp's own numbers."""
         return self._weight.cpu().numpy(), self._bias.cpu().numpy(), self.temperature
 
 
 def pooling_code(shape: RampShape) -> str:
-    """TorchScript that takes x and mask and leaves `pooled`."""
+    """TorchScript of the pooling step: the value at the site and the mask -> [N, F]."""
     masked = shape.masked and shape.dimensions == 3
     body = _POOL[(shape.dimensions, shape.pooling, masked)]
     lines = ["def forward(self, x: Tensor, raw: Optional[Tensor]):"]
     if masked:
         lines += ["    assert raw is not None", "    mask = raw.to(x.dtype)"]
-    return "\n".join([*lines, f"    pooled = ({body}).float()", ""])
+    return "\n".join([*lines, f"    return ({body}).float()", ""])
 
 
 def describe(head: RampHead) -> dict[str, Any]:

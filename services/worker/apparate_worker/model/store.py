@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from apparate.catalog import InvalidCatalog, RampCatalog
-from apparate.contract.document import Document
-from apparate.contract.resource import TensorSpec
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from apparate.catalog import InvalidCatalog, RampCatalog
+from apparate.contract.document import Document
+from apparate.contract.resource import TensorSpec
+from apparate_worker.model.cutting import Cut, Source
 from apparate_worker.model.errors import InvalidPrepared
-from apparate_worker.model.ramps import RampHead, RampShape
-from apparate_worker.model.segments import Cut, SegmentedModel, Source, assemble
+from apparate_worker.model.ramps import RampHead, RampShape, Tail
+from apparate_worker.model.segments import SegmentedModel, assemble
 from apparate_worker.model.sources import source_sha256
 
 CATALOG, MODEL, SEGMENTS, RAMPS = "catalog.json", "model.safetensors", "segments.json", "ramps.safetensors"
@@ -61,26 +62,33 @@ def save_ramps(folder: Path, heads: Sequence[RampHead]) -> None:
     save_file(tensors, folder / RAMPS)
 
 
-def load_backbone(folder: Path, device: torch.device) -> SegmentedModel:
-    """The running model of a folder. Raises InvalidPrepared."""
+def load_backbone(folder: Path, device: torch.device) -> tuple[SegmentedModel, Tail | None]:
+    """The running model of a folder, and what its ramps end with. Raises InvalidPrepared."""
+    model, constants = load_cut(folder, device)
+    tail = Tail.of(model.tail, constants, device) if model.tail is not None else None
+    return assemble(model, constants, device), tail
+
+
+def load_cut(folder: Path, device: torch.device) -> tuple[Cut, dict[str, Tensor]]:
+    """The text of a folder's model and its constants. Raises InvalidPrepared."""
     constants = _tensors(folder / MODEL, device)
     try:
-        data = json.loads((folder / SEGMENTS).read_text(encoding="utf-8"))
-        model = _cut(data)
+        return _cut(json.loads((folder / SEGMENTS).read_text(encoding="utf-8"))), constants
     except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
         raise InvalidPrepared(f"{folder / SEGMENTS} cannot be read: {error}") from error
-    return assemble(model, constants, device)
 
 
 def _cut(data: Mapping[str, Any]) -> Cut:
     def source(one: Mapping[str, Any]) -> Source:
         return Source(str(one["code"]), tuple(one["constants"]), tuple(one["sides"]))
 
-    prologue = source(data["prologue"]) if data["prologue"] is not None else None
-    return Cut(tuple(data["inputs"]), prologue, tuple(map(source, data["segments"])), data["mask"])
+    extra = {name: source(data[name]) if data[name] is not None else None for name in ("prologue", "tail", "to_head")}
+    return Cut(tuple(data["inputs"]), segments=tuple(map(source, data["segments"])), mask=data["mask"], **extra)
 
 
-def load_ramps(folder: Path, described: Sequence[Mapping[str, Any]], device: torch.device) -> tuple[RampHead, ...]:
+def load_ramps(
+    folder: Path, described: Sequence[Mapping[str, Any]], device: torch.device, tail: Tail | None = None
+) -> tuple[RampHead, ...]:
     """The ramps of a folder; `described` is the catalog's list. Raises InvalidPrepared."""
     tensors = _tensors(folder / RAMPS, device)
     heads = []
@@ -88,7 +96,7 @@ def load_ramps(folder: Path, described: Sequence[Mapping[str, Any]], device: tor
         try:
             shape = RampShape(int(one["dimensions"]), one["pooling"], bool(one["masked"]))
             weight, bias = tensors[f"{r}.weight"], tensors[f"{r}.bias"]
-            heads.append(RampHead(shape, weight, bias, float(tensors[f"{r}.temperature"])))
+            heads.append(RampHead(shape, weight, bias, float(tensors[f"{r}.temperature"]), tail))
         except KeyError as error:
             raise InvalidPrepared(f"{folder}: ramp {r} has no {error}") from None
     return tuple(heads)
@@ -167,8 +175,8 @@ def load_prepared(folder: Path, document: Document, device: torch.device) -> Pre
     wanted = document.model.spec.model
     if inputs != wanted.inputs:
         raise InvalidPrepared(f"{folder} was prepared for other inputs than the document has: prepare the model again")
-    model = load_backbone(folder, device)
-    heads = load_ramps(folder, extra["ramps"], device)
+    model, tail = load_backbone(folder, device)
+    heads = load_ramps(folder, extra["ramps"], device, tail)
     if not len(heads) == catalog.ramps == len(model.segments) - 1:
         raise InvalidPrepared(
             f"{folder} has {len(heads)} ramps, {catalog.ramps} latencies, {len(model.segments)} segments"
