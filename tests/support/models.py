@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from torch import Tensor, nn
+
 from apparate.catalog import RampCatalog
 from apparate.contract.document import Document, parse_documents
 from apparate.contract.resource import PlanStatus, TensorSpec
 from apparate.plan import Plan
+from apparate_worker.model.cutting import cut
 from apparate_worker.model.graph import sites, trace
 from apparate_worker.model.ramps import RampHead, RampShape, describe
-from apparate_worker.model.cutting import cut
 from apparate_worker.model.sources import NamedCall
 from apparate_worker.model.store import PreparedModel, publish, save_backbone, save_ramps
 from apparate_worker.settings import WorkerSettings
 from apparate_worker.worker import Worker
-from torch import Tensor, nn
 
 WIDTH = 16
 X = TensorSpec(name="x", datatype="FP32", shape=(WIDTH,))

@@ -123,11 +123,11 @@ class Batcher:
             if len(self._items) - self._waiting > SWEEP_ABOVE + self._waiting:
                 self._items = deque(item for item in self._items if not item.request.dropped)
 
-    def take(self, timeout_s: float) -> list[Item]:
-        """The next batch, oldest first, once it is due; empty after `timeout_s` without one."""
+    def take(self, timeout_s: float) -> list[Item] | None:
+        """The next batch, oldest first, once it is due; empty after `timeout_s` without one, None once closed."""
         give_up = self._clock() + timeout_s
         with self._changed:
-            while True:
+            while self._closed is None:
                 now = self._clock()
                 due_s = self._due_s(now)
                 if due_s is not None and due_s <= 0:
@@ -135,6 +135,7 @@ class Batcher:
                 if now >= give_up:
                     return []
                 self._changed.wait(min(give_up - now, due_s if due_s is not None else timeout_s))
+            return None
 
     def _due_s(self, now: float) -> float | None:
         """Seconds until a batch may start; None while nobody waits."""

@@ -91,7 +91,6 @@ class DeviceThread:
         self.beat = time.monotonic()
         """When the thread last showed that it turns."""
         self.served = 0
-        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._main, name="device", daemon=True)
 
     def start(self) -> None:
@@ -108,26 +107,25 @@ class DeviceThread:
         """Whether the guard's alarm has closed the exits."""
         return self._guard.guarded
 
-    async def stop(self, within_s: float) -> bool:
-        """Finish the pass that runs and end; whether it did within the time."""
-        self._stop.set()
+    async def ended(self, within_s: float) -> bool:
+        """Wait for the pass that runs, once the batcher is closed; whether the thread ended within the time."""
         await asyncio.to_thread(self._thread.join, within_s)
         return not self._thread.is_alive()
 
     def _main(self) -> None:
         torch.set_num_threads(self._threads)  # a setting of the calling thread
         np.seterr(all="ignore")  # inputs may hold anything; what is not a number never exits
-        batch: list[Item] = []
+        batch: list[Item] | None = []
         try:
             with torch.inference_mode():
-                while not self._stop.is_set():
+                while batch is not None:
                     self.beat = time.monotonic()
                     batch = self._batcher.take(IDLE_TICK_S)
                     if batch:
                         self._serve(batch)
         except BaseException as error:
             log.error("device lost", error=str(error), exc_info=error)
-            self._tell(self._fail, batch, NotReady(f"the worker lost its device: {error}"))
+            self._tell(self._fail, batch or [], NotReady(f"the worker lost its device: {error}"))
             self._on_fatal(error)
 
     def _serve(self, batch: list[Item]) -> None:

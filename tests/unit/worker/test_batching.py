@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+
 from apparate.contract.resource import TensorSpec
 from apparate_worker.batching import SWEEP_ABOVE, Batcher, Item, Pending, stack
 from apparate_worker.errors import InvalidRequest, NotReady, QueueFull
@@ -28,7 +29,7 @@ def a_request(count=1, arrived=0.0, **inputs):
 
 
 def taken(batcher):
-    return [(item.request, item.index) for item in batcher.take(0)]
+    return [(item.request, item.index) for item in batcher.take(0) or []]
 
 
 async def test_an_idle_device_takes_what_is_there_at_once():

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
 from apparate.feedback import FINAL
 from apparate.plan import Plan
 from apparate_worker.engine import CpuLink, Engine, Schedule, as_tensor, link_to, warm_up
-from hypothesis import given
-from hypothesis import strategies as st
 from support.models import Chain, a_prepared_model, items
 
 
@@ -15,7 +16,9 @@ def outputs(plan, *, shadow=False, x=None, prepared=None):
     prepared = prepared or a_prepared_model()
     engine = Engine(prepared.model, prepared.heads, CpuLink())
     with torch.inference_mode():
-        found = list(engine.run({"x": items(4) if x is None else x}, Schedule(plan, len(prepared.heads)), shadow=shadow))
+        found = list(
+            engine.run({"x": items(4) if x is None else x}, Schedule(plan, len(prepared.heads)), shadow=shadow)
+        )
     return prepared, found
 
 

@@ -2,6 +2,7 @@
 
 import grpc
 import pytest
+
 from apparate_worker import errors
 
 

@@ -1,6 +1,7 @@
 """The guard closes exits before the next pass, and a newer plan answers its alarm."""
 
 import numpy as np
+
 from apparate.adaptation.guard import GuardState
 from apparate.plan import Plan
 from apparate_worker.engine import Schedule

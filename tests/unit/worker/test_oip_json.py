@@ -5,11 +5,12 @@ import json
 import numpy as np
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from apparate_worker.errors import InvalidRequest
 from apparate_worker.protocol.dataplane import InferResponse
 from apparate_worker.protocol.oip_json import parse, render
-from hypothesis import given
-from hypothesis import strategies as st
 
 JSON_X = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
 

@@ -1,6 +1,7 @@
 """A plan is run only when it is newer, for this catalog, and within the budget."""
 
 import pytest
+
 from apparate.contract.resource import PlanStatus
 from apparate.plan import Plan
 from apparate_worker.plans import REFUSALS, PlanKeeper, RefusedPlan, follow

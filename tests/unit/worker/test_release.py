@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from apparate.adaptation.exits import exit_ramps
-from apparate.feedback import FINAL
-from apparate_worker.release import Release, scores
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
+from apparate.adaptation.exits import exit_ramps
+from apparate.feedback import FINAL
+from apparate_worker.release import Release, scores
 
 ERRORS = st.one_of(
     st.floats(0, 1, width=32), st.sampled_from([0.0, 0.5, 1.0, float("nan"), float(np.nextafter(np.float32(0.5), 0))])

@@ -5,10 +5,11 @@ import struct
 import ml_dtypes
 import numpy as np
 import pytest
-from apparate_worker.errors import InvalidRequest
-from apparate_worker.protocol.tensors import DTYPES, from_json, from_raw, from_values
 from hypothesis import given
 from hypothesis import strategies as st
+
+from apparate_worker.errors import InvalidRequest
+from apparate_worker.protocol.tensors import DTYPES, from_json, from_raw, from_values
 
 
 @pytest.mark.parametrize("datatype", DTYPES)
@@ -109,9 +110,7 @@ def test_large_integers_keep_every_bit():
 @given(
     st.sampled_from([*DTYPES, "BYTES", "?"]),
     st.lists(st.integers(-2, 2**64) | st.none() | st.floats(), max_size=4),
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3), st.lists, max_leaves=8
-    ),
+    st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3), st.lists, max_leaves=8),
 )
 def test_no_json_does_more_than_an_invalid_request(datatype, shape, data):
     try:
