@@ -29,7 +29,7 @@ from apparate.plan import Plan
 from apparate.service.redis_client import connect
 from apparate.service.redis_server import EmbeddedRedis
 from apparate.service.telemetry import Telemetry, configure_logging
-from apparate_controller.intake import Intake
+from apparate_controller.intake import Intake, Took
 from apparate_controller.loop import ModelLoop, Ports
 from apparate_controller.observe import ModelObserver
 from apparate_controller.progress import Progress
@@ -109,14 +109,28 @@ def throughput(size: int, seconds: float, *, deciding: bool) -> dict[str, float]
     }
 
 
+class Timing(ModelObserver):
+    """Keeps the time that the session took for each plan."""
+
+    decided_s: dict[int, float]
+
+    def took(self, took: Took) -> None:
+        """Entries were worked off."""
+        super().took(took)
+        if took.decision is not None and took.decision.plan is not None:
+            self.decided_s[took.decision.plan.revision] = took.decision_s
+
+
 async def latency(url: str, seconds: float) -> dict[str, float]:
     """Feedback to plan over Redis with the session that ships: one batch at a time, under the plan in force."""
     reader, commands, watcher = clients = [connect(url, block_s=1.0), connect(url), connect(url, block_s=1.0)]
+    observer = Timing(Telemetry(CONTROLLER), DOCUMENT, CATALOG)
+    observer.decided_s = {}
     ports = Ports(
         RedisFeedbackSource(reader, commands, DOCUMENT.key, consumer="bench", block_s=1.0),
         RedisPlanSink(commands, DOCUMENT.key),
         RedisHeartbeats(commands, DOCUMENT.key),
-        ModelObserver(Telemetry(CONTROLLER), DOCUMENT, CATALOG),
+        observer,
     )
     loop = ModelLoop(DOCUMENT.key, CATALOG, lambda plan: ModelSession(CATALOG, SPEC, plan), ports)
     arrived: dict[int, float] = {}

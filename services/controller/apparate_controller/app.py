@@ -208,7 +208,7 @@ async def download_recording(
         Query(description="Columns: ramps of the plan in force, or all. Only records on which all of them reported."),
     ] = "active",
 ) -> Response:
-    """The window as an .npz recording: err, top1, final, batch, shadow, ramps and the catalog of its columns."""
+    """The window as an .npz recording: err, top1, final, batch, shadow, the ramps of the columns, and the catalog."""
     model = _find(request, namespace, name)
     loop = model.loop
     recording = await loop.in_session(lambda session: _recording(session, ramps)) if loop is not None else None
@@ -302,16 +302,7 @@ def _recording(session: Session, which: str) -> tuple[list[int], dict[str, Any]]
 
 
 def _npz(catalog: RampCatalog, columns: list[int], arrays: dict[str, Any]) -> bytes:
-    """The recording as a file; its catalog has only the columns' ramps, so that the two fit together."""
-    chosen = RampCatalog(
-        batch_sizes=catalog.batch_sizes,
-        reach_ms=catalog.reach_ms[:, columns],
-        overhead_ms=catalog.overhead_ms[:, columns],
-        full_ms=catalog.full_ms,
-        layers=tuple(catalog.layers[ramp] for ramp in columns),
-    )
     buffer = io.BytesIO()
-    np.savez_compressed(
-        buffer, **arrays, ramps=np.array(columns, np.int32), catalog=np.array(json.dumps(chosen.to_json()))
-    )
+    told = {"ramps": np.array(columns, np.int32), "catalog": np.array(json.dumps(catalog.to_json()))}
+    np.savez_compressed(buffer, **arrays, **told)
     return buffer.getvalue()

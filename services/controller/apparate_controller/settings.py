@@ -21,7 +21,7 @@ class ControllerSettings(ServiceSettings):
         description="Comma-separated YAML files with the EarlyExitModel documents to adapt.", min_length=1
     )
     host: str = Field(default="127.0.0.1", description="Address that the HTTP API listens on.")
-    port: int = Field(default=8081, ge=0, le=65535, description="TCP port of the HTTP API; 0 picks a free one.")
+    port: int = Field(default=8070, ge=0, le=65535, description="TCP port of the HTTP API; 0 picks a free one.")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Least level logged.")
     name: str = Field(
         default="controller",
