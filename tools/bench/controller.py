@@ -175,11 +175,13 @@ async def latency(url: str, seconds: float) -> dict[str, float]:
     for client in clients:
         await client.aclose()
     took = sorted(1e3 * (arrived[revision] - at) for revision, at in sent.items())
+    rest = [1e3 * (arrived[revision] - at - observer.decided_s[revision]) for revision, at in sent.items()]
     return {
         "batches": number,
         "plans": len(took),
         "p50_ms": round(statistics.median(took), 2),
         "max_ms": round(took[-1], 2),
+        "p50_without_decision_ms": round(statistics.median(rest), 2),
     }
 
 
