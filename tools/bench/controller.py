@@ -163,8 +163,8 @@ async def latency(url: str, seconds: float) -> dict[str, float]:
         )
         number += 1
         at = time.perf_counter()
-        await commands.xadd(feedback_key(DOCUMENT.key), {FIELD: encode_feedback(batch)})
-        while loop.progress.totals.batches < number or loop._intake.uncommitted:  # noqa: ASYNC110
+        entry = (await commands.xadd(feedback_key(DOCUMENT.key), {FIELD: encode_feedback(batch)})).decode()
+        while loop.progress.last_id != entry or loop._intake.uncommitted:  # noqa: ASYNC110
             await asyncio.sleep(0.0005)
         if loop.plan.revision > revision:
             sent[loop.plan.revision] = at
