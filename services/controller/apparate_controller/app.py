@@ -303,6 +303,6 @@ def _recording(session: Session, which: str) -> tuple[list[int], dict[str, Any]]
 
 def _npz(catalog: RampCatalog, columns: list[int], arrays: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
-    told = {"ramps": np.array(columns, np.int32), "catalog": np.array(json.dumps(catalog.to_json()))}
+    told: dict[str, Any] = {"ramps": np.array(columns, np.int32), "catalog": np.array(json.dumps(catalog.to_json()))}
     np.savez_compressed(buffer, **arrays, **told)
     return buffer.getvalue()
