@@ -119,20 +119,33 @@ def ask(address: str, x: npt.NDArray[np.float32], *, name: str = "tiny", timeout
         return json.load(response)  # type: ignore[no-any-return]
 
 
-class Load:
-    """A few clients that ask one after the other until stopped. `addresses()` is looked at for each request.
+def is_ready(address: str) -> bool:
+    """Whether a worker says that it takes requests, as a load balancer asks."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/v2/health/ready", timeout=5) as response:
+            return bool(response.status == 200)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+    except OSError:
+        return False
 
-    A request that was refused before it was accepted (no listener, 503) goes to the next address, as a client of
-    several workers would; one that broke off after that is lost.
+
+class Load:
+    """A few clients behind a load balancer: each asks one after the other, of the workers that say they are ready.
+
+    A request that no worker has accepted (no listener, 503) goes to another worker; one that breaks off is lost.
     """
 
-    def __init__(self, addresses: Callable[[], list[str]], *, clients: int = 2, patience: float = 15) -> None:
+    def __init__(self, addresses: Callable[[], list[str]], *, clients: int = 2, patience: float = 20) -> None:
         self.counts: Counter[str] = Counter()
         self.lost: list[str] = []
         self._addresses = addresses
+        self._ready: list[str] = []
         self._patience = patience
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._client, args=(seed,), daemon=True) for seed in range(clients)]
+        self._threads.append(threading.Thread(target=self._watch, daemon=True))
 
     def __enter__(self) -> Load:
         for thread in self._threads:
@@ -151,38 +164,39 @@ class Load:
     def answered(self) -> int:
         return self.counts["answered"]
 
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            self._ready = [one for one in self._addresses() if is_ready(one)]
+            self._stop.wait(0.03)
+
     def _client(self, seed: int) -> None:
         x = points(64, seed)
         turn = seed
-        while not self._stop.is_set():
+        while not self._stop.wait(0.003):  # leaves some of the machine to workers that start
             self._one(x[turn % 64 : turn % 64 + 1], turn)
             turn += 1
 
     def _one(self, x: npt.NDArray[np.float32], turn: int) -> None:
         deadline = time.monotonic() + self._patience
         while time.monotonic() < deadline:
-            addresses = self._addresses()
-            address = addresses[turn % len(addresses)] if addresses else "127.0.0.1:1"
-            turn += 1
-            try:
-                ask(address, x)
-            except urllib.error.HTTPError as error:
-                error.close()
-                self.counts[f"status {error.code}"] += 1
-                if error.code != 503:
-                    self.lost.append(f"status {error.code}")
-                    return
-            except urllib.error.URLError as error:
-                self.counts["refused"] += 1
-                if not isinstance(error.reason, ConnectionRefusedError):
-                    self.lost.append(repr(error.reason))
-                    return
-            except OSError as error:
-                self.lost.append(repr(error))
-                return
-            else:
-                self.counts["answered"] += 1
-                return
+            ready = self._ready
+            if ready:
+                try:
+                    ask(ready[turn % len(ready)], x)
+                except urllib.error.HTTPError as error:
+                    error.close()
+                    if error.code != 503:
+                        return self.lost.append(f"status {error.code}")
+                except urllib.error.URLError as error:
+                    if not isinstance(error.reason, ConnectionRefusedError):
+                        return self.lost.append(repr(error.reason))
+                except OSError as error:
+                    return self.lost.append(repr(error))
+                else:
+                    self.counts["answered"] += 1
+                    return None
+                self.counts["not accepted"] += 1
+                turn += 1
             if self._stop.wait(0.02):
-                return
-        self.lost.append(f"no worker took it within {self._patience} s")
+                return None
+        return self.lost.append(f"no worker took it within {self._patience} s")

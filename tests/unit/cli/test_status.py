@@ -62,7 +62,7 @@ def test_exits_shows_each_ramp(name: str, url: str, capsys: pytest.CaptureFixtur
     assert run(["exits", name, "--url", url]) == 0
     shown = capsys.readouterr().out
     assert [
-        text for text in ("revision 7", "block3", "0.250", "50.0 %", "99.6 %", "1.23 ms") if text not in shown
+        text for text in ("revision 7", "block3", "0.2500", "50.0 %", "99.6 %", "1.23 ms") if text not in shown
     ] == []
 
 

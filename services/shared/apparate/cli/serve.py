@@ -95,3 +95,4 @@ def show(stack: LocalStack, *, as_json: bool) -> None:
         console.print(f"watch:  apparate status --url {stack.controller_url}", highlight=False)
         console.print(f"API:    {stack.controller_url}/docs", highlight=False)
     console.print("Ctrl-C drains and ends.", highlight=False)
+    sys.stdout.flush()  # a pipe would keep it until the end

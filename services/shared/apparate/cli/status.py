@@ -71,7 +71,7 @@ def exits_command(
         (
             str(ramp["ramp"]),
             str(ramp["layer"]),
-            f"{ramp['threshold']:.3f}",
+            f"{ramp['threshold']:.4f}",
             per_cent(ramp.get("exitRate")),
             per_cent(ramp.get("agreement")),
             "" if ramp.get("savedMs") is None else f"{ramp['savedMs']:.2f} ms",
