@@ -195,31 +195,21 @@ class LocalStack:
 
     def _make_workers(self) -> Iterator[tuple[str, list[Child]]]:
         taken: set[int] = set()
-
-        def port(wanted: int) -> str:
-            if self._free_ports or wanted == 0:
-                return "0"
-            while wanted in taken:
-                wanted += 1
-            taken.add(wanted)
-            return str(wanted)
-
         for one in self.served:
             metadata, serving = one.document.model.metadata, one.document.model.spec.serving
-            count = serving.replicas if self._workers is None else self._workers
             children = []
-            for index in range(count):
+            for index in range(serving.replicas if self._workers is None else self._workers):
+                http, grpc = (
+                    0 if self._free_ports else next_port(port, index, taken)
+                    for port in (serving.protocols.http.port, serving.protocols.grpc.port)
+                )
                 environ = {
                     "EEM_WORKER_DOCUMENT": str(one.file.resolve()),
                     "EEM_WORKER_MODEL": metadata.name,
                     "EEM_WORKER_NAME": f"{metadata.name}-{index}",
                     "EEM_WORKER_REDIS_URL": self.redis_url if self._adapt else "",
-                    "EEM_WORKER_HTTP_PORT": port(
-                        serving.protocols.http.port + index * bool(serving.protocols.http.port)
-                    ),
-                    "EEM_WORKER_GRPC_PORT": port(
-                        serving.protocols.grpc.port + index * bool(serving.protocols.grpc.port)
-                    ),
+                    "EEM_WORKER_HTTP_PORT": str(http),
+                    "EEM_WORKER_GRPC_PORT": str(grpc),
                 }
                 children.append(self._child(f"worker {metadata.name}-{index}", "apparate_worker", environ))
             yield f"{metadata.namespace}/{metadata.name}", children
@@ -279,6 +269,20 @@ class LocalStack:
                     child.wait(5.0)
                     break
             self._clean = self._clean and child.status in (0, None)
+
+
+def next_port(wanted: int, index: int, taken: set[int]) -> int:
+    """Port of a model's worker `index`: that many above the wanted one, and above any in `taken`, which it joins.
+
+    0, a free port, stays 0.
+    """
+    if wanted == 0:
+        return 0
+    port = wanted + index
+    while port in taken:
+        port += 1
+    taken.add(port)
+    return port
 
 
 def on_signals(stack: LocalStack) -> Callable[[], None]:
