@@ -110,7 +110,7 @@ async def test_a_message_above_the_limit_is_refused_with_both_sizes():
 
 async def test_messages_above_grpcs_own_4_mib_are_taken():
     x = np.zeros((70_000, 16), np.float32)
-    async with a_worker(serving={"maxQueue": 100_000, "maxBatch": 64}) as (_, _, address):
-        async with grpc.aio.insecure_channel(address) as channel:
-            answer = await stub(channel).ModelInfer(message(x, outputs=[{"name": "label"}]))
+    limits = {"maxQueue": 100_000, "maxBatch": 64}
+    async with a_worker(serving=limits) as (_, _, address), grpc.aio.insecure_channel(address) as channel:
+        answer = await stub(channel).ModelInfer(message(x, outputs=[{"name": "label"}]))
     assert list(answer.outputs[0].shape) == [70_000]

@@ -1,7 +1,9 @@
 """The HTTP face of a worker, over real sockets."""
 
 import asyncio
+import contextlib
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -146,11 +148,8 @@ async def test_a_body_of_unknown_length_is_cut_off_while_it_streams_in():
             await asyncio.sleep(0)
 
     async with a_worker(**limits) as (_, http, _), client(http) as c:
-        try:
-            response = await c.post(URL, content=endless())
-            assert response.status_code == 413
-        except Exception as error:  # the connection may be closed before the client has read the answer
-            assert "413" in repr(error) or "rite" in repr(error) or "ead" in repr(error) or "onnect" in repr(error)
+        with contextlib.suppress(httpx.TransportError):  # closed before the client has read the answer
+            assert (await c.post(URL, content=endless())).status_code == 413
         assert sent < 64 * 2**20
         await ask(c, items(1))
 

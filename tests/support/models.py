@@ -139,7 +139,7 @@ def a_document(*, inputs: Sequence[TensorSpec] = (X,), base: Path = Path("/nowhe
                 "inputs": [one.model_dump(by_alias=True, mode="json") for one in inputs],
             },
             "bootstrap": {"data": "data.npz"},
-            **{key: value for key, value in spec.items()},
+            **spec,
         },
     }
     (document,) = parse_documents(yaml.safe_dump(content), origin="tiny.yaml", base=base)

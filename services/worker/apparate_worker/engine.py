@@ -225,7 +225,7 @@ class Engine:
 
 
 def warm_up(engine: Engine, inputs: Mapping[str, Array], schedules: Sequence[Schedule], times: int = 3) -> None:
-    """Run passes nobody waits for, so that the first request does not pay for compiling. Raises what the model raises."""
+    """Run passes nobody waits for, so that no request pays for compilation. Raises what the model raises."""
     with torch.inference_mode():
         for schedule in schedules:
             for _ in range(times):

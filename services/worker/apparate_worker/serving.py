@@ -91,6 +91,7 @@ class DeviceThread:
         self.beat = time.monotonic()
         """When the thread last showed that it turns."""
         self.served = 0
+        self._lost = False
         self._thread = threading.Thread(target=self._main, name="device", daemon=True)
 
     def start(self) -> None:
@@ -99,8 +100,8 @@ class DeviceThread:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+        """Whether the thread runs and has its device."""
+        return self._thread.is_alive() and not self._lost
 
     @property
     def guarded(self) -> bool:
@@ -124,6 +125,7 @@ class DeviceThread:
                     if batch:
                         self._serve(batch)
         except BaseException as error:
+            self._lost = True
             log.error("device lost", error=str(error), exc_info=error)
             self._tell(self._fail, batch or [], NotReady(f"the worker lost its device: {error}"))
             self._on_fatal(error)

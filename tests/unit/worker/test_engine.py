@@ -48,7 +48,7 @@ def test_active_ramps_speak_in_order_with_their_heads_scores():
 
 
 def test_a_pass_with_shadows_keeps_the_pooled_vector_of_every_inactive_ramp():
-    prepared, found = outputs(Plan.of(1, [1], [0.5]), shadow=True)
+    _, found = outputs(Plan.of(1, [1], [0.5]), shadow=True)
     assert [(one.step.ramp, one.step.active) for one in found[:3]] == [(0, False), (1, True), (2, False)]
     assert found[0].values.shape == (4, 16)
 
