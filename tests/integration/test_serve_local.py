@@ -151,10 +151,10 @@ def test_a_model_that_cannot_start_says_why(tmp_path: Path) -> None:
         unready.start(60)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_until_a_signal_and_ends_with_0(document: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "option"), [(signal.SIGINT, "--prepare"), (signal.SIGTERM, "--no-prepare")])
+def test_the_command_serves_until_a_signal_and_ends_with_0(document: Path, number: signal.Signals, option: str) -> None:
     command = [sys.executable, "-m", "apparate.cli", "serve", "--json", "-f", str(document), "--workers", "1"]
-    with a_process(command) as serve:
+    with a_process([*command, option]) as serve:
         said = ready(serve)
         assert ask(said["endpoints"][0]["http"], points(1))["outputs"]
         assert fetch(said["controller"], "/readyz")

@@ -118,7 +118,7 @@ def settings_page(services: Mapping[str, type[ServiceSettings]]) -> str:
     for title, cls in services.items():
         made = [field.default_factory is not None for field in cls.model_fields.values()]  # differs by machine
         rows = [
-            (f"`{name}`", f"`{value}`" if value and not factory else "", text)
+            (f"`{name}`", f"`{value}`" if value not in ("", "None") and not factory else "", text)
             for (name, value, text), factory in zip(cls.describe(), made, strict=True)
         ]
         parts += [f"\n## {title}\n\n", table(("variable", "default", "meaning"), rows)]
@@ -168,7 +168,7 @@ def command_page() -> str:
                 "required"
                 if parameter.required
                 else ""
-                if value in (None, "", (), []) or callable(value)
+                if value in (None, False, "", (), []) or callable(value)
                 else f"`{value}`"
             )
             rows.append((shown, told, getattr(parameter, "help", "") or ""))
