@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -75,13 +76,14 @@ class FeedbackBatch:
     def __len__(self) -> int:
         return len(self.final_labels)
 
-    @property
+    @cached_property
     def released_wrong(self) -> Bools:
         """[N] answers that left early and disagree with the model's own."""
-        wrong = np.zeros(len(self), bool)
-        for column, ramp in enumerate(self.ramps):
-            wrong |= (self.exits == ramp) & (self.labels[:, column] != self.final_labels)
-        return wrong
+        if not self.ramps:
+            return np.zeros(len(self), bool)
+        left_here = self.exits[:, None] == np.array(self.ramps)
+        found: Bools = (left_here & (self.labels != self.final_labels[:, None])).any(axis=1)
+        return found
 
 
 @dataclass(frozen=True, eq=False)

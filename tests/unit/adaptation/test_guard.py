@@ -94,3 +94,16 @@ def test_a_large_budget_keeps_every_wealth_positive(budget):
 def test_a_budget_outside_its_range_is_refused(rule):
     with pytest.raises(ValueError, match="accuracy budget is 1.5"):
         rule(1.5)
+
+
+@given(st.lists(st.booleans(), max_size=200), st.sampled_from([0.01, 0.05, 0.3]), st.integers(1, 20))
+def test_answers_may_come_one_by_one_or_together(wrong, budget, at_once):
+    together, singly = Guard(budget), Guard(budget)
+    for start in range(0, len(wrong), at_once):
+        together.observe(np.array(wrong[start : start + at_once], bool))
+    for one in wrong:
+        singly.ledger.observe(np.array([one]))
+        singly.monitor.observe(np.array([one]))
+    assert together.ledger.credit == pytest.approx(singly.ledger.credit)
+    assert together.monitor._wealth == pytest.approx(singly.monitor._wealth)
+    assert together.monitor.alarm == singly.monitor.alarm

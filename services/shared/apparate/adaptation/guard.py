@@ -50,14 +50,24 @@ class LossMonitor:
 
     def observe(self, wrong: npt.NDArray[Any]) -> bool:
         """Take the outcome of answers in order of release, True where one disagrees; whether the alarm is raised."""
-        for x in np.asarray(wrong, bool).tolist():
-            surprise = x - self.budget
+        seen = 0
+        for at in np.flatnonzero(wrong).tolist():
+            self._correct(at - seen)
             self._wealth = [
-                (w if w > 1.0 else 1.0) * (1.0 + b * surprise) for w, b in zip(self._wealth, self._bets, strict=True)
+                max(w, 1.0) * (1.0 + b * (1.0 - self.budget)) for w, b in zip(self._wealth, self._bets, strict=True)
             ]
-            if x and sum(self._wealth) >= ALARM_LEVEL * len(self._wealth):
-                self.alarm = True
+            self.alarm = self.alarm or sum(self._wealth) >= ALARM_LEVEL * len(self._wealth)
+            seen = at + 1
+        self._correct(len(wrong) - seen)
         return self.alarm
+
+    def _correct(self, answers: int) -> None:
+        """Move every wealth over answers that are all right; below 1 it starts from 1 again at each of them."""
+        if answers:
+            shrinks = [1.0 - b * self.budget for b in self._bets]
+            self._wealth = [
+                max(max(w, 1.0) * q ** (answers - 1), 1.0) * q for w, q in zip(self._wealth, shrinks, strict=True)
+            ]
 
     def reset(self) -> None:
         """Start anew, after a new plan."""
@@ -78,8 +88,11 @@ class BudgetLedger:
 
     def observe(self, wrong: npt.NDArray[Any]) -> bool:
         """Book answers in order of release, True where one disagrees; whether the budget is spent."""
-        for x in np.asarray(wrong, bool).tolist():
-            self.credit = min(self.most, self.credit + self.budget - x)
+        seen = 0
+        for at in np.flatnonzero(wrong).tolist():
+            self.credit = min(self.most, self.credit + (at - seen + 1) * self.budget) - 1.0
+            seen = at + 1
+        self.credit = min(self.most, self.credit + (len(wrong) - seen) * self.budget)
         self.spent = self.credit < (REOPEN_CREDIT if self.spent else 1.0)
         return self.spent
 

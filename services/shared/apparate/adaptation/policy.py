@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apparate.adaptation.binomial import tail, upper_bound
-from apparate.adaptation.certified import STEPS, Tuned, chain_wrong
+from apparate.adaptation.certified import Tuned, chain_wrong
 from apparate.adaptation.exits import Floats, Replay, replay
 from apparate.adaptation.ramps import choose_ramps, even_spacing, probe
 from apparate.adaptation.thresholds import Method, tune
@@ -186,16 +186,15 @@ def tune_eased(
     tuned = tune(records, catalog, active, max_loss=budget.accuracy_loss, method=method, confidence=budget.confidence)
     if method is not Method.CERTIFIED:
         return tuned, tuned.replay
-    factors = np.arange(round(tuned.factor * STEPS) + 1) / STEPS
-    thresholds = tuned.chain.at(factors)
+    thresholds = tuned.chain.thresholds[: tuned.step + 1]
     possible = np.flatnonzero(uncontradicted(records, thresholds, budget.accuracy_loss))
     step = int(possible[-1]) if len(possible) else 0  # step 0 is all closed
-    eased = tuned.replay if step == len(factors) - 1 else replay(records, thresholds[step], catalog, active)
+    eased = tuned.replay if step == tuned.step else replay(records, thresholds[step], catalog, active)
     return tuned, eased
 
 
 def uncontradicted(records: Records, thresholds: Floats, loss: float) -> npt.NDArray[np.bool_]:
-    """[S] whether the newest records leave a loss of `loss` likely under each of S rising configurations [S, k]."""
+    """[S] whether the newest records leave a loss of `loss` likely under each of S configurations [S, k]."""
     fine = np.ones(len(thresholds), bool)
     for count in RECENT:
         if len(records) >= count:

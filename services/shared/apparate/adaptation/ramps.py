@@ -21,6 +21,9 @@ from apparate.catalog import RampCatalog
 from apparate.feedback import Records
 from apparate.plan import Plan
 
+WORTH_ONE_MORE = (
+    0.002  # share of the pass that one more ramp must save: less is the window's noise, and every ramp costs
+)
 EXHAUSTIVE_SETS = 150  # compare every set up to this many; more are searched by adding and exchanging ramps
 
 
@@ -171,8 +174,8 @@ class _RampSets:
         self.ranked = RankedErrors.of(records)
         self.scored: dict[tuple[int, ...], float] = {}
 
-    def saved_ms(self, columns: tuple[int, ...]) -> float:
-        """Mean time that the set saves on the window; minus infinity where it does not fit the budget."""
+    def saving(self, columns: tuple[int, ...]) -> float:
+        """Share of the pass that the set saves on the window; minus infinity where it does not fit the budget."""
         if columns not in self.scored:
             active = [self.ramps[c] for c in columns]
             self.scored[columns] = self._search(columns, active) if self.fits(active) else -np.inf
@@ -185,7 +188,7 @@ class _RampSets:
 
     def best(self, sets: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
         """The set that saves most; of equals the one with fewer, then shallower ramps. None when none fits."""
-        ranked = [(-self.saved_ms(s), len(s), s) for s in sets]
+        ranked = [(-self.saving(s), len(s), s) for s in sets]
         return min((r for r in ranked if r[0] < np.inf), default=(0.0, 0, None))[2]
 
     def forward(self, most: int) -> tuple[int, ...] | None:
@@ -193,7 +196,9 @@ class _RampSets:
         chosen: tuple[int, ...] | None = None
         while len(chosen or ()) < most:
             extended = self.best(_with(chosen or (), c) for c in self._others(chosen or ()))
-            if extended is None or (chosen is not None and self.saved_ms(extended) <= self.saved_ms(chosen)):
+            if extended is None:
+                break
+            if chosen is not None and self.saving(extended) <= self.saving(chosen) + WORTH_ONE_MORE:
                 break
             chosen = extended
         return chosen
@@ -204,7 +209,7 @@ class _RampSets:
             less = [tuple(c for c in chosen if c != out) for out in chosen]
             options = [s for s in less if s] + [_with(s, c) for s in less for c in self._others(chosen)]
             better = self.best(options)
-            if better is None or self.saved_ms(better) <= self.saved_ms(chosen):
+            if better is None or self.saving(better) <= self.saving(chosen):
                 return chosen
             chosen = better
         return chosen

@@ -58,6 +58,15 @@ def search(ranked: RankedErrors, outcomes: Outcomes, allowed: int, polish_cells:
     return _Search(ranked, outcomes, allowed).run(polish_cells)
 
 
+def path(ranked: RankedErrors, outcomes: Outcomes, allowed: int) -> list[Found]:
+    """The way from all closed to the boldest cuts found with no more than `allowed` disagreements.
+
+    The fixed points of the sweeps at falling prices, each the best known for its number of disagreements: every one
+    has more of them than the one before, and saves more. Starts with all closed.
+    """
+    return _Search(ranked, outcomes, allowed).path()
+
+
 class _Search:
     def __init__(self, ranked: RankedErrors, outcomes: Outcomes, allowed: int) -> None:
         self.ranked, self.outcomes, self.allowed = ranked, outcomes, allowed
@@ -72,6 +81,16 @@ class _Search:
             if candidate.better_than(best):
                 best = candidate
         return self.polish(self.fill(best), polish_cells)
+
+    def path(self) -> list[Found]:
+        points = [self.found(np.zeros(self.ramps, np.int64))]
+        if not self.ramps or not self.n:
+            return points
+        for candidate in sorted(self.ladder(), key=lambda found: (found.wrong, found.ticks)):
+            if candidate.ticks < points[-1].ticks:
+                points.append(candidate)
+        filled = self.fill(points[-1])
+        return [*points, filled] if filled.better_than(points[-1]) else points
 
     def found(self, cuts: Ints) -> Found:
         return Found(cuts, *self.outcomes.total(self.ranked.rank < cuts[:, None]))
