@@ -182,3 +182,13 @@ def load_prepared(folder: Path, document: Document, device: torch.device) -> Pre
             f"{folder} has {len(heads)} ramps, {catalog.ramps} latencies, {len(model.segments)} segments"
         )
     return PreparedModel(catalog, model, heads, inputs, str(extra["output"]), tuple(extra["classes"]))
+
+
+def weights_sha256(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the names and bytes of some tensors."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name}\0{value.dtype}\0{list(value.shape)}\0".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,129 @@
+"""`apparate prepare`: ramps trained and latencies measured, before serving."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from apparate.cli.errors import BAD_INPUT, CommandError
+from apparate.contract.document import Document, InvalidDocument, load_documents
+
+if TYPE_CHECKING:
+    from apparate_worker.prepare.progress import Step
+
+STAGES = {
+    "sites": "finding sites",
+    "features": "running the model over the bootstrap data",
+    "training": "training ramps",
+    "latencies": "measuring latencies",
+    "ready": "ready",
+}
+
+
+def prepare_command(
+    file: Annotated[list[Path], typer.Option("-f", "--file", help="YAML file with EarlyExitModels; may be repeated.")],
+    force: Annotated[bool, typer.Option("--force", help="Prepare again, even when nothing changed.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each model when done.")] = False,
+) -> int:
+    """Train and profile the ramps of a model, before serving. Stopped, it resumes after its last finished stage."""
+    from apparate_worker.model.errors import ModelError  # torch loads for seconds, and only this command needs it
+    from apparate_worker.prepare import prepare
+
+    for document in _documents(file):
+        name = document.model.metadata.name
+        began = time.monotonic()
+        try:
+            with _watcher(name) as watch:
+                catalog = prepare(document, progress=watch, force=force)
+        except ModelError as error:
+            raise CommandError(f"{name}: {error}", BAD_INPUT) from error
+        except OSError as error:
+            raise CommandError(f"{name}: {error}", BAD_INPUT) from error
+        if as_json:
+            print(json.dumps(_summary(document, catalog, time.monotonic() - began)), flush=True)
+        elif sys.stderr.isatty():
+            _table(document, catalog)
+    return 0
+
+
+def _documents(files: Sequence[Path]) -> list[Document]:
+    try:
+        return [document for file in files for document in load_documents(file)]
+    except (InvalidDocument, OSError) as error:
+        raise CommandError(str(error), BAD_INPUT) from error
+
+
+def _summary(document: Document, catalog: Any, seconds: float) -> dict[str, Any]:
+    return {
+        "model": document.model.metadata.name,
+        "folder": str(document.prepared),
+        "digest": catalog.digest,
+        "ramps": catalog.ramps,
+        "layers": list(catalog.layers),
+        "agreement": [round(ramp["agreement"], 4) for ramp in catalog.extra["ramps"]],
+        "full_ms": [round(ms, 4) for ms in catalog.full_ms.tolist()],
+        "seconds": round(seconds, 1),
+    }
+
+
+@contextmanager
+def _watcher(name: str) -> Iterator[Callable[[Step], None]]:
+    """A progress bar on a terminal, lines of JSON otherwise; both on stderr."""
+    if not sys.stderr.isatty():
+        yield lambda step: _line(name, step)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def watch(step: Step) -> None:
+            if step.stage not in tasks:
+                label = f"{name}: {STAGES.get(step.stage, step.stage)}"
+                tasks[step.stage] = bars.add_task(label, total=1.0, note="")
+            bars.update(tasks[step.stage], completed=step.share, note=step.message)
+
+        yield watch
+
+
+def _line(name: str, step: Step) -> None:
+    """Only the begin and the end of a stage, and news: a log is read by people."""
+    if step.share == 0.0 or step.message:
+        print(json.dumps({"model": name} | step.to_json()), file=sys.stderr, flush=True)
+
+
+def _table(document: Document, catalog: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{document.model.metadata.name}: {catalog.ramps} ramps in {document.prepared}")
+    for column in ("ramp", "layer", "pooling", "reached at", "cost", "agrees", "could leave at 1 % loss"):
+        table.add_column(column, justify="left" if column in ("layer", "pooling") else "right")
+    for r, ramp in enumerate(catalog.extra["ramps"]):
+        reached, cost = catalog.reach_ms[0, r], catalog.overhead_ms[0, r]
+        share = f"{reached:.3f} ms ({reached / catalog.full_ms[0]:.0%})"
+        leave = f"{ramp['exits_at_1_percent_loss']:.0%}"
+        table.add_row(
+            str(r), ramp["layer"], ramp["pooling"], share, f"{cost:.3f} ms", f"{ramp['agreement']:.1%}", leave
+        )
+    Console(stderr=True).print(table)
+
+
+def main() -> None:
+    """The command on its own, with its errors in one line. Exits with its status."""
+    app = typer.Typer(add_completion=False)
+    app.command()(prepare_command)
+    try:
+        app(standalone_mode=False)
+    except CommandError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.status)

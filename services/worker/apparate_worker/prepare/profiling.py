@@ -1,0 +1,214 @@
+"""Latencies of a prepared model by batch size: how long to reach each site, to run each ramp, and the whole pass.
+
+Every repetition runs all batch sizes in turn, so that a disturbance of the machine meets all of them, and medians are
+taken over repetitions. Times are of the work as it is served: with the call of each segment and the scores of a ramp
+brought to the host.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from apparate_worker.model.errors import InvalidProfile
+from apparate_worker.model.ramps import RampHead, RampShape
+from apparate_worker.model.segments import SegmentedModel
+from apparate_worker.prepare.bootstrap import BootstrapData
+from apparate_worker.release import scores
+
+BUDGET_S = 12.0  # of measuring, whatever the model's size
+WARM, LEAST, MOST = 3, 7, 60  # repetitions
+DISAGREE = 0.5  # the segments' times may differ from the whole pass by this share before a profile is refused
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Milliseconds by batch size: T [B, R], o [B, R], F [B]."""
+
+    batch_sizes: tuple[int, ...]
+    reach_ms: Floats
+    overhead_ms: Floats
+    full_ms: Floats
+
+
+class Stopwatch:
+    """Marks along the work of a device, and the milliseconds between them; on a GPU they are events in its stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._marks: list[Any] = []
+
+    def start(self) -> None:
+        """Forget all marks and set the first, once the device has nothing left to do."""
+        if self._cuda:
+            torch.cuda.synchronize()
+        self._marks.clear()
+        self.mark()
+
+    def mark(self) -> None:
+        """Set the next mark."""
+        if self._cuda:
+            event: Any = cast(Any, torch.cuda.Event)(enable_timing=True)
+            event.record()
+            self._marks.append(event)
+        else:
+            self._marks.append(time.perf_counter())
+
+    def between(self) -> list[float]:
+        """Milliseconds between neighbouring marks."""
+        if self._cuda:
+            torch.cuda.synchronize()
+            return [a.elapsed_time(b) for a, b in zip(self._marks, self._marks[1:], strict=False)]
+        return [(b - a) * 1e3 for a, b in zip(self._marks, self._marks[1:], strict=False)]
+
+
+def batch_sizes(most: int) -> tuple[int, ...]:
+    """Powers of two up to `most`, and `most` itself."""
+    return tuple(sorted({2**i for i in range(most.bit_length()) if 2**i <= most} | {most}))
+
+
+def profile(
+    model: SegmentedModel,
+    heads: Sequence[RampHead],
+    data: BootstrapData,
+    sizes: Sequence[int],
+    device: torch.device,
+    step: Callable[[float], None],
+    budget_s: float = BUDGET_S,
+) -> Profile:
+    """Measure. Raises InvalidProfile when the parts do not add up to the whole, on a machine too busy to measure on."""
+    watch = Stopwatch(device)
+    generator = np.random.default_rng(0)
+    parts: list[list[list[float]]] = [[] for _ in sizes]
+    ramps: list[list[list[float]]] = [[] for _ in sizes]
+    whole: list[list[float]] = [[] for _ in sizes]
+    began, done = time.perf_counter(), -WARM
+    with torch.inference_mode():
+        while done < LEAST or (done < MOST and time.perf_counter() - began < budget_s):
+            for b, size in enumerate(sizes):
+                inputs = data.take(generator.integers(0, len(data), size), device)
+                total = _plain(model, inputs, watch)
+                segments = _segments(model, inputs, watch)
+                overheads = _ramps(model, heads, inputs, watch)
+                if done >= 0:
+                    whole[b].append(total)
+                    parts[b].append(segments)
+                    ramps[b].append(overheads)
+            done += 1
+            step(min(max(done / MOST, (time.perf_counter() - began) / budget_s, 0.0), 1.0))
+    reach = np.cumsum([np.median(one, axis=0) for one in parts], axis=1)
+    full = np.array([np.min(one) for one in whole])  # a long pass may never run undisturbed half of the time
+    return fitted(tuple(sizes), reach, np.array([np.median(one, axis=0) for one in ramps]), full)
+
+
+def fitted(sizes: tuple[int, ...], reach_ms: Floats, overhead_ms: Floats, full_ms: Floats) -> Profile:
+    """A profile from segments' times: `reach_ms` [B, R+1] to the end of the pass, `full_ms` the fastest whole pass.
+
+    The medians of short segments stand a busy machine much better than whole passes do, so the whole is their sum.
+    Raises InvalidProfile where a time is not positive, or segments and whole differ too much to be of one pass.
+    """
+    steps = np.diff(reach_ms, axis=1, prepend=0.0)
+    if (steps <= 0).any():
+        b, r = np.argwhere(steps <= 0)[0]
+        raise InvalidProfile(f"segment {r} took {steps[b, r]:.4f} ms at batch size {sizes[b]}, must be positive")
+    off = np.abs(reach_ms[:, -1] / full_ms - 1)
+    if (off > DISAGREE).any():
+        b = int(off.argmax())
+        raise InvalidProfile(
+            f"at batch size {sizes[b]} the segments take {reach_ms[b, -1]:.3f} ms, a whole pass {full_ms[b]:.3f} ms: "
+            "the machine is too busy to measure on, try again"
+        )
+    return Profile(sizes, reach_ms[:, :-1], overhead_ms, reach_ms[:, -1])
+
+
+def _plain(model: SegmentedModel, inputs: Mapping[str, Tensor], watch: Stopwatch) -> float:
+    watch.start()
+    state = model.start(inputs)
+    for k in range(len(model.segments)):
+        model.advance(k, state)
+    scores(model.output(state).float().cpu().numpy())
+    watch.mark()
+    return watch.between()[0]
+
+
+def _segments(model: SegmentedModel, inputs: Mapping[str, Tensor], watch: Stopwatch) -> list[float]:
+    watch.start()
+    state = model.start(inputs)
+    for k in range(len(model.segments)):
+        model.advance(k, state)
+        if k < len(model.segments) - 1:
+            watch.mark()
+    scores(model.output(state).float().cpu().numpy())
+    watch.mark()
+    return watch.between()
+
+
+def _ramps(
+    model: SegmentedModel, heads: Sequence[RampHead], inputs: Mapping[str, Tensor], watch: Stopwatch
+) -> list[float]:
+    """Time of each ramp right after its segment, as a pass meets it."""
+    watch.start()
+    state = model.start(inputs)
+    for k, head in enumerate(heads):
+        model.advance(k, state)
+        watch.mark()
+        found = head.logits(head.pool(model.site(state), model.mask(state))).float()
+        if found.device.type == "cpu":  # on a GPU the copy goes over a side stream while the pass goes on
+            scores(found.numpy())
+        watch.mark()
+    return watch.between()[1::2]
+
+
+def pooling_costs(
+    model: SegmentedModel,
+    shapes: Sequence[Sequence[RampShape]],
+    widths: Sequence[Sequence[int]],
+    data: BootstrapData,
+    sizes: Sequence[int],
+    device: torch.device,
+    repetitions: int = 9,
+) -> tuple[list[Floats], Floats]:
+    """(by site: [S, B] milliseconds of a ramp of each shape, [B] of the whole pass), roughly and before training."""
+    heads = [
+        [_empty_head(shape, width, device) for shape, width in zip(*one, strict=True)]
+        for one in zip(shapes, widths, strict=True)
+    ]
+    watch, rows = Stopwatch(device), np.arange(len(data))
+    times: list[list[list[list[float]]]] = [[[[] for _ in sizes] for _ in one] for one in heads]
+    whole: list[list[float]] = [[] for _ in sizes]
+    with torch.inference_mode():
+        for _ in range(repetitions):
+            for b, size in enumerate(sizes):
+                inputs = data.take(np.resize(rows, size), device)
+                whole[b].append(_plain(model, inputs, watch))
+                state = model.start(inputs)
+                for k, some in enumerate(heads):
+                    model.advance(k, state)
+                    for s, head in enumerate(some):
+                        watch.start()
+                        head.logits(head.pool(model.site(state), model.mask(state)))
+                        watch.mark()
+                        times[k][s][b].append(watch.between()[0])
+    return [np.median(np.array(one), axis=2) for one in times], np.min(np.array(whole), axis=1)
+
+
+def _empty_head(shape: RampShape, width: int, device: torch.device) -> RampHead:
+    return RampHead(shape, torch.zeros(2, width, device=device), torch.zeros(2, device=device), 1.0)
+
+
+def affordable(costs: Floats, full_ms: Floats, overhead: float) -> list[int]:
+    """Which shapes of a site may be chosen from: the cheapest, and all that cost hardly more than it.
+
+    costs [S, B], full_ms [B]; hardly: by less than half of the ramp budget `overhead`, a share of the whole pass.
+    """
+    cheapest = int((costs / full_ms).max(axis=1).argmin())
+    extra = ((costs - costs[cheapest]) / full_ms).max(axis=1)
+    return [s for s in range(len(costs)) if s == cheapest or extra[s] <= overhead / 2]
