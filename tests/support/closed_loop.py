@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from apparate_controller.session import ModelSession
 
 from apparate.adaptation.exits import exit_ramps
 from apparate.adaptation.guard import Guard, GuardState
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import Spec
 from apparate.feedback import FINAL, FeedbackBatch
+from apparate_controller.session import ModelSession
 
 
 @dataclass
@@ -81,6 +81,8 @@ def run(spec: Spec, catalog: RampCatalog, err, top1, final, *, batch=2, delay=6,
         state = guard.observe(feedback.released_wrong)
         outcome.alarms += state is GuardState.LOSS_ABOVE_BUDGET and before is not state
         decision = session.feed(feedback)
+        if (search := session.take_search()) is not None:
+            session.propose(search.run())
         if decision is not None:
             outcome.decisions.append((start, decision))
             if decision.plan is not None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from apparate.adaptation.policy import Decision, Observed, Reason
+from apparate.adaptation.policy import Decision, Observed, Reason, Search
 from apparate.contract.resource import PlanStatus
 from apparate.feedback import FeedbackBatch, FeedbackWindow
 from apparate.plan import Plan
@@ -32,7 +32,13 @@ class FakeSession:
             return None
         return self._next(Reason.STARTED)
 
-    def feed(self, batch: FeedbackBatch) -> Decision | None:
+    def take_search(self) -> Search | None:
+        return None
+
+    def propose(self, ramps: tuple[int, ...]) -> None:
+        raise AssertionError("proposed without a search")
+
+    def feed(self, batch: FeedbackBatch, *, more: bool = False) -> Decision | None:
         self.window.add(batch)
         self.fed.append((batch.worker, batch.epoch, batch.seq))
         self._since += len(batch)

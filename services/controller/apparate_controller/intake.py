@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from apparate.adaptation.policy import Decision, Reason
+from apparate.adaptation.policy import Decision, Reason, Search
 from apparate.catalog import RampCatalog
 from apparate.contract.wire import WireError, decode_feedback
 from apparate.feedback import FeedbackBatch, FeedbackWindow, InvalidFeedback
@@ -27,8 +27,14 @@ class Session(Protocol):
     def start(self) -> Decision | None:
         """The first plan, when none is in force for this catalog."""
 
-    def feed(self, batch: FeedbackBatch) -> Decision | None:
-        """Take one batch of feedback; a decision when one is due."""
+    def feed(self, batch: FeedbackBatch, *, more: bool = False) -> Decision | None:
+        """Take one batch of feedback; a decision when one is due, which may wait when more feedback is at hand."""
+
+    def take_search(self) -> Search | None:
+        """A search for other ramps that is wanted, once."""
+
+    def propose(self, ramps: tuple[int, ...]) -> None:
+        """Have the next decision consider this set of ramps."""
 
     def refill(self, batch: FeedbackBatch) -> object:
         """Take a batch that was decided on before a restart."""
@@ -83,14 +89,14 @@ class Intake:
                     took.decision = self.renumber(batch.revision)
                     break  # the entry comes under the new number
                 if batch is not None:
-                    took.decision = self._count_and_feed(batch, took)
+                    took.decision = self._count_and_feed(batch, took, more=len(entries) > 1)
                 self.uncommitted[entry.id] = None
                 self.progress.advance(entry.id)
             entries.popleft()
         self.progress.totals.refused += sum(took.refused.values())
         return took
 
-    def _count_and_feed(self, batch: FeedbackBatch, took: Took) -> Decision | None:
+    def _count_and_feed(self, batch: FeedbackBatch, took: Took, *, more: bool) -> Decision | None:
         totals = self.progress.totals
         seen = self.progress.positions.observe(batch.worker, batch.epoch, batch.seq)
         took.lost += max(seen.lost, 0)
@@ -105,7 +111,7 @@ class Intake:
         totals.batches += 1
         totals.records += len(batch)
         totals.revision = max(totals.revision, batch.revision)
-        return self._feed(batch, took)
+        return self._feed(batch, took, more=more)
 
     def _decode(self, entry: Entry, took: Took) -> FeedbackBatch | None:
         if entry.payload is None:
@@ -120,14 +126,14 @@ class Intake:
             return None
         return batch
 
-    def _feed(self, batch: FeedbackBatch, took: Took) -> Decision | None:
+    def _feed(self, batch: FeedbackBatch, took: Took, *, more: bool) -> Decision | None:
         which = f"batch {batch.seq} of {batch.worker}"
         if batch.catalog and batch.catalog != self._catalog.digest:
             took.refuse("catalog", f"{which} is of catalog {batch.catalog}, not {self._catalog.digest}")
             return None
         started = time.perf_counter()
         try:
-            decision = self.session.feed(batch)
+            decision = self.session.feed(batch, more=more)
         except InvalidFeedback as error:
             took.refuse("undecodable", f"{which}: {error}")
             return None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import random
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -13,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from apparate.adaptation.policy import Decision, Reason
+from apparate.adaptation.policy import Decision, Reason, Search
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import PlanStatus
 from apparate.feedback import FeedbackBatch
@@ -26,6 +28,7 @@ from apparate_controller.sources.heartbeats import WorkerState
 from apparate_controller.sources.redis_stream import Backlog, Entry
 
 LOOK_AROUND_S = 1.0  # workers, backlog and the plan in force are looked at this often
+SEARCH_NICENESS = 10
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0  # between attempts to reach Redis; recovery takes no longer than the longest
 
 T = TypeVar("T")
@@ -119,6 +122,8 @@ class ModelLoop:
         self._looked_at = 0.0
         self._stopping = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"session {model}")
+        self._search_thread = ThreadPoolExecutor(1, thread_name_prefix=f"search {model}", initializer=_give_way)
+        self._searching: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Work until `stop`; then finish the entries in hand and store progress."""
@@ -138,6 +143,10 @@ class ModelLoop:
                 except Exception as error:  # noqa: BLE001 - outermost loop: told by the observer, then tried again
                     pause = await self._pause(error, pause)
         finally:
+            if self._searching is not None:
+                self._searching.cancel()
+                await asyncio.gather(self._searching, return_exceptions=True)
+            self._search_thread.shutdown(wait=False)
             self._thread.shutdown(wait=False)
 
     def stop(self) -> None:
@@ -228,8 +237,24 @@ class ModelLoop:
                 await self._decided(took.decision, intake)
         if intake.uncommitted:
             await self._commit(intake)
+        await self._search(intake)
         if time.monotonic() - self._looked_at >= LOOK_AROUND_S:
             await self._look_around(intake)
+
+    async def _search(self, intake: Intake) -> None:
+        """Start the search for other ramps that the session wants, if any; feedback is worked off meanwhile."""
+        if self._searching is not None:
+            if not self._searching.done():
+                return
+            searched, self._searching = self._searching, None
+            await searched  # raises what the search raised
+        search = await self._in_thread(intake.session.take_search)
+        if search is not None:
+            self._searching = asyncio.create_task(self._propose(intake, search))
+
+    async def _propose(self, intake: Intake, search: Search) -> None:
+        found = await asyncio.get_running_loop().run_in_executor(self._search_thread, search.run)
+        await self._in_thread(lambda: intake.session.propose(found))
 
     async def _read(self) -> list[Entry]:
         """The next entries; none when told to stop meanwhile."""
@@ -294,3 +319,9 @@ class ModelLoop:
         last = next((n for n in self.journal.newest_first() if n.revision == plan.revision), None)
         reason, message = (last.reason, last.message) if last else (Reason.STARTED, "published again")
         await self._publish(plan, reason, message)
+
+
+def _give_way() -> None:
+    """Lower the priority of the calling thread: a search for ramps can wait, answers on the same machine cannot."""
+    with contextlib.suppress(OSError, AttributeError):  # not every system has priorities of threads
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), SEARCH_NICENESS)

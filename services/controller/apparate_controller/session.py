@@ -11,7 +11,7 @@ import numpy as np
 from apparate.adaptation import policy
 from apparate.adaptation.exits import exit_ramps, replay
 from apparate.adaptation.guard import LossMonitor
-from apparate.adaptation.policy import Budget, Decision, Memory, Reason
+from apparate.adaptation.policy import Budget, Decision, Memory, Reason, Search
 from apparate.adaptation.thresholds import Method
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import Spec
@@ -41,6 +41,8 @@ class ModelSession:
         self._monitor = LossMonitor(self.budget.accuracy_loss)
         self._memory = Memory()
         self._seen_revision = self.plan.revision
+        self._search: Search | None = None
+        self._proposal: tuple[int, ...] | None = None
 
     def start(self) -> Decision | None:
         """The first plan of this catalog; None when the plan in force is one."""
@@ -51,10 +53,11 @@ class ModelSession:
         kept = f"{len(plan.ramps)} of {self.catalog.ramps} ramps report, none lets go yet"
         return self._take(Decision(Reason.STARTED, kept if adapts else "policy never: the plain model", plan))
 
-    def feed(self, batch: FeedbackBatch) -> Decision | None:
+    def feed(self, batch: FeedbackBatch, *, more: bool = False) -> Decision | None:
         """Take one batch of feedback; a decision when one is due.
 
-        Its plan, if any, is in force from now on; the caller publishes it.
+        more: more feedback is at hand, so that a decision waits for it, unless it answers an alarm. A decision's
+        plan, if any, is in force from now on; the caller publishes it.
         """
         if not self.refill(batch):
             return None
@@ -63,8 +66,18 @@ class ModelSession:
         if self.spec.adaptation.policy == "never" or self.spec.adaptation.paused:
             return None
         alarm = self._monitor.alarm or (batch.guarded and batch.revision >= self.plan.revision)
-        if not policy.due(self.window.added, self._memory, self.budget, alarm=alarm):
-            return None
+        due = not more and (self._proposal or policy.due(self.window.added, self._memory, self.budget))
+        return self._decide(alarm=alarm) if alarm or due else None
+
+    def _decide(self, *, alarm: bool) -> Decision:
+        probing = False
+        if not alarm and policy.adjustment_due(self.window, self._memory):
+            self._memory = replace(self._memory, adjusted_at=self.window.added)
+            self._search = policy.search_for(self.window, self.catalog, self.budget)
+            probing = self._search is None
+        proposal = None
+        if not alarm:
+            proposal, self._proposal = self._proposal, None
         decision, self._memory = policy.decide(
             self.window,
             self.plan,
@@ -72,9 +85,20 @@ class ModelSession:
             self.budget,
             self._memory,
             alarm=alarm,
+            proposal=proposal,
+            probing=probing,
             method=Method(self.spec.adaptation.policy),
         )
         return self._take(decision)
+
+    def take_search(self) -> Search | None:
+        """A search for other ramps that is wanted, once. Run it, in a thread of its own, and `propose` what it finds."""
+        search, self._search = self._search, None
+        return search
+
+    def propose(self, ramps: tuple[int, ...]) -> None:
+        """Have the next decision consider this set of ramps."""
+        self._proposal = ramps
 
     def refill(self, batch: FeedbackBatch) -> bool:
         """Take a batch into the window and decide nothing, as after a restart; False when it is of another catalog."""

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class RampCatalog:
 
     def _check(self) -> None:
         sizes = self.batch_sizes
-        if not sizes or sizes[0] < 1 or any(a >= b for a, b in zip(sizes, sizes[1:], strict=False)):
+        if not sizes or sizes[0] < 1 or any(a >= b for a, b in pairwise(sizes)):
             raise InvalidCatalog(f"batch sizes are {list(sizes)}, must be positive and rising")
         if self.reach_ms.ndim != 2 or self.reach_ms.shape[0] != len(sizes):
             raise InvalidCatalog(f"T has shape {list(self.reach_ms.shape)}, expected [{len(sizes)}, R]")
@@ -106,7 +107,7 @@ class RampCatalog:
         return found
 
     def overhead_share(self, active: Sequence[int]) -> float:
-        """Worst slowdown over the profiled batch sizes of a request that exits nowhere, as a share of the plain pass."""
+        """Largest slowdown, over the profiled batch sizes, of a request that exits nowhere: share of the plain pass."""
         return float((self.overhead_ms[:, list(active)].sum(axis=1) / self.full_ms).max())
 
     def fits(self, active: Sequence[int], budget: float) -> bool:

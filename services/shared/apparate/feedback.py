@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ class FeedbackBatch:
                 raise InvalidFeedback(f"{name} has shape {list(found)}, expected {list(shape)}")
         if len(self.shadow) != r:
             raise InvalidFeedback(f"shadow has {len(self.shadow)} flags, there are {r} ramps")
-        if any(a >= b for a, b in zip(self.ramps, self.ramps[1:], strict=False)) or (r and self.ramps[0] < 0):
+        if any(a >= b for a, b in pairwise(self.ramps)) or (r and self.ramps[0] < 0):
             raise InvalidFeedback(f"ramps are {list(self.ramps)}, must be rising catalog indices")
         if len(self.released_ms) not in (0, n):
             raise InvalidFeedback(f"released_ms has {len(self.released_ms)} values for {n} requests")
@@ -99,9 +100,8 @@ class Records:
 
     def __post_init__(self) -> None:
         if self.errors.ndim != 2 or self.agree.shape != self.errors.shape or self.batch.shape != (len(self.errors),):
-            raise InvalidFeedback(
-                f"errors {list(self.errors.shape)}, agree {list(self.agree.shape)} and batch {list(self.batch.shape)} do not agree"
-            )
+            shapes = f"errors {list(self.errors.shape)}, agree {list(self.agree.shape)}, batch {list(self.batch.shape)}"
+            raise InvalidFeedback(f"parts do not agree: {shapes}")
 
     def __len__(self) -> int:
         return len(self.errors)

@@ -92,7 +92,7 @@ def test_a_large_budget_keeps_every_wealth_positive(budget):
 
 @pytest.mark.parametrize("rule", [LossMonitor, BudgetLedger])
 def test_a_budget_outside_its_range_is_refused(rule):
-    with pytest.raises(ValueError, match="accuracy budget is 1.5"):
+    with pytest.raises(ValueError, match=r"accuracy budget is 1\.5"):
         rule(1.5)
 
 

@@ -73,10 +73,10 @@ def test_a_batch_that_the_session_chokes_on_does_not_stop_the_others():
     intake = an_intake()
     feed = intake.session.feed
 
-    def choking(batch):
+    def choking(batch, **more):
         if batch.seq == 0:
             raise ZeroDivisionError("division by zero")
-        return feed(batch)
+        return feed(batch, **more)
 
     intake.session.feed = choking
     took = intake.take(entries(payload(0), payload(1)))

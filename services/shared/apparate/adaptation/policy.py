@@ -98,6 +98,19 @@ class Memory:
     """Ramps dropped in the last period: they may not return in the next."""
 
 
+@dataclass(frozen=True, eq=False)
+class Search:
+    """A search for the set of ramps that saves most, over records of all feasible ramps. Pure; may take a second."""
+
+    records: Records
+    catalog: RampCatalog
+    budget: Budget
+
+    def run(self) -> tuple[int, ...]:
+        """The set of ramps to propose to `decide`."""
+        return choose_ramps(self.records, self.catalog, self.budget.ramp_overhead, self.budget.accuracy_loss)
+
+
 def first_plan(catalog: RampCatalog, budget: Budget) -> Plan:
     """As many ramps as the overhead budget allows, evenly spaced, all closed: they only report at first."""
     active = even_spacing(catalog, budget.ramp_overhead)
@@ -110,14 +123,25 @@ def least_records(budget: Budget) -> int:
     return max(LEAST_RECORDS, math.ceil(LEAST_SPARE * checked / CHECKED_SHARE))
 
 
-def due(added: int, memory: Memory, budget: Budget, *, alarm: bool) -> bool:
-    """Whether it is time to decide, `added` records into the life of the window."""
-    if alarm:
-        return True
+def due(added: int, memory: Memory, budget: Budget) -> bool:
+    """Whether it is time to tune, `added` records into the life of the window."""
     least = least_records(budget)
     if added < least:
         return False
     return added - memory.tuned_at >= min(TUNE_EVERY, max(64, memory.tuned_at // TUNE_GROWTH))
+
+
+def adjustment_due(window: FeedbackWindow, memory: Memory) -> bool:
+    """Whether a period is over, after which the set of ramps is looked at: one window, sooner while that fills."""
+    return window.added - memory.adjusted_at >= max(LEAST_RECORDS, min(window.size, memory.adjusted_at))
+
+
+def search_for(window: FeedbackWindow, catalog: RampCatalog, budget: Budget) -> Search | None:
+    """The search to run when an adjustment is due; None when too few records know all ramps, and `decide` probes."""
+    known = window.over(catalog.feasible(), newest=window.size)
+    if len(known) < least_records(budget):
+        return None
+    return Search(known.take(slice(-SEARCH_RECORDS, None)), catalog, budget)
 
 
 def decide(
@@ -128,12 +152,15 @@ def decide(
     memory: Memory,
     *,
     alarm: bool = False,
+    proposal: tuple[int, ...] | None = None,
+    probing: bool = False,
     method: Method = Method.CERTIFIED,
 ) -> tuple[Decision, Memory]:
     """The next plan, if another one is needed, and why.
 
     Checks in this order: enough feedback; an alarm (answered at once with thresholds that the newest records do not
-    contradict, so that a guard may open again); the set of ramps, when a period is over; thresholds.
+    contradict, so that a guard may open again); the set of ramps, when a search proposes one or probing is due;
+    thresholds.
     """
     memory = replace(memory, tuned_at=window.added)
     records = window.over(plan.active)
@@ -144,10 +171,13 @@ def decide(
             return Decision(Reason.LOSS_ABOVE_BUDGET, f"alarm; {message}: exits closed", plan.closed()), memory
         return Decision(Reason.NOT_ENOUGH_FEEDBACK, message), memory
     observed = observe(window, records, plan, catalog, budget)
-    if not alarm and window.added - memory.adjusted_at >= _period(window, memory):
-        decision, memory = _adjust(window, records, plan, catalog, budget, memory, method=method)
-        if decision is not None:
-            return replace(decision, observed=observed), memory
+    decision = None
+    if proposal is not None and not alarm:
+        decision = _compare_sets(window, plan, catalog, budget, proposal, method)
+    elif probing and not alarm:
+        decision, memory = _probe(records, plan, catalog, budget, memory, method)
+    if decision is not None:
+        return replace(decision, observed=observed), memory
     tuned, eased = tune_eased(records, catalog, plan.active, budget, method)
     found = Plan.of(plan.revision, plan.active, eased.thresholds, catalog.digest)
     told = _tell(eased, tuned, budget)
@@ -211,55 +241,29 @@ def likely_most(count: int, loss: float, level: float = RECENT_LEVEL) -> int:
     return k
 
 
-def _period(window: FeedbackWindow, memory: Memory) -> int:
-    """Records between two looks at the set of ramps: one window, and sooner while the window is still filling."""
-    return max(LEAST_RECORDS, min(window.size, memory.adjusted_at))
-
-
-def _adjust(
+def _compare_sets(
     window: FeedbackWindow,
-    records: Records,
     plan: Plan,
     catalog: RampCatalog,
     budget: Budget,
-    memory: Memory,
-    *,
+    proposal: tuple[int, ...],
     method: Method,
-) -> tuple[Decision | None, Memory]:
-    """Another set of ramps, if one is worth it; None leaves the thresholds to be tuned as usual.
-
-    With feedback on ramps that are switched off, all sets are compared on the same records. Without, one ramp at a
-    time is probed, and a guard returns to the best plan known when that made things worse.
-    """
-    memory = replace(memory, adjusted_at=window.added)
-    known = window.over(catalog.feasible(), newest=window.size)
-    if len(known) >= least_records(budget):
-        return _choose(window, known, plan, catalog, budget, method), memory
-    return _probe(records, plan, catalog, budget, memory, method)
-
-
-def _choose(
-    window: FeedbackWindow, known: Records, plan: Plan, catalog: RampCatalog, budget: Budget, method: Method
 ) -> Decision | None:
-    feasible = catalog.feasible()
-    newest = known.take(slice(-SEARCH_RECORDS, None))
-    chosen = choose_ramps(newest, catalog, budget.ramp_overhead, budget.accuracy_loss)
-    if chosen == plan.active:
+    """The proposed set of ramps, when it saves enough more than the one in force on the records that know both."""
+    both = tuple(sorted({*proposal, *plan.active}))
+    known = window.over(both)
+    if proposal == plan.active or len(known) < least_records(budget):
         return None
-    position = {ramp: column for column, ramp in enumerate(feasible)}
-
-    def saving(ramps: tuple[int, ...]) -> float:
-        subset = known.columns([position[r] for r in ramps])
-        return tune_eased(subset, catalog, ramps, budget, method)[1].saving
-
-    now, then = saving(tuple(r for r in plan.active if r in position)), saving(chosen)
+    now, then = (
+        tune_eased(known.columns([both.index(r) for r in ramps]), catalog, ramps, budget, method)[1].saving
+        for ramps in (plan.active, proposal)
+    )
     if then - now <= WORTH_A_RAMP_CHANGE:
         return None
-    subset = window.over(chosen)
-    tuned, eased = tune_eased(subset, catalog, chosen, budget, method)
-    names = ", ".join(catalog.layers[r] for r in chosen)
-    message = f"ramps {names} save {then:.1%} where those in force save {now:.1%}, on {len(known)} records of all ramps"
-    found = Plan.of(plan.revision, chosen, eased.thresholds, catalog.digest)
+    tuned, eased = tune_eased(window.over(proposal), catalog, proposal, budget, method)
+    names = ", ".join(catalog.layers[r] for r in proposal)
+    message = f"ramps {names} save {then:.1%} where those in force save {now:.1%}, on {len(known)} records of both"
+    found = Plan.of(plan.revision, proposal, eased.thresholds, catalog.digest)
     return Decision(Reason.RAMPS_ADJUSTED, f"{message}; {_tell(eased, tuned, budget)}", found)
 
 

@@ -189,7 +189,7 @@ class Serving(_Shape):
         default=0.0,
         ge=0,
         le=10_000,
-        description="Longest wait of the oldest request for more to batch with, in milliseconds; 0 starts when the device is idle.",
+        description="Longest wait of the oldest request for more to batch with, in milliseconds; 0: never wait.",
     )
     max_queue: int = Field(default=1024, ge=1, le=1_000_000, description="Most waiting requests; above it 429.")
     timeout_ms: float = Field(
