@@ -16,6 +16,7 @@ from apparate.service.settings import InvalidSettings
 from apparate.service.telemetry import configure_logging, get_logger
 from apparate_worker.errors import InvalidSetup
 from apparate_worker.model.errors import ModelError
+from apparate_worker.model.memory import keep_freed_memory
 from apparate_worker.model.store import PreparedModel, load_prepared
 from apparate_worker.settings import WorkerSettings
 from apparate_worker.worker import Worker, device_of
@@ -35,6 +36,7 @@ def main() -> int:
         return USAGE
     configure_logging(settings.log_level, "worker")
     sys.setswitchinterval(SWITCH_S)
+    keep_freed_memory()
     try:
         document = choose(load_documents(settings.document), settings)
         device = device_of(document.model.spec.serving.device)

@@ -21,6 +21,7 @@ from apparate.contract.document import Document
 from apparate_worker.model.cutting import cut
 from apparate_worker.model.errors import InvalidPrepared, InvalidProfile, UnsupportedModel
 from apparate_worker.model.graph import sites, trace
+from apparate_worker.model.memory import keep_freed_memory
 from apparate_worker.model.ramps import RampHead, RampShape, Tail, describe
 from apparate_worker.model.segments import SegmentedModel, assemble, compile_source
 from apparate_worker.model.sources import load_source, source_sha256
@@ -89,6 +90,7 @@ def prepare(document: Document, *, progress: Progress = quiet, force: bool = Fal
     if not force and (done := _done(folder, key)) is not None:
         progress(Step("ready", 1.0, f"{folder} is prepared already"))
         return done
+    keep_freed_memory()  # as the worker does: what is measured here is what it will take there
     partial = _partial_folder(folder, key, force)
     job = Job(document, device, partial, key, progress)
     backbone = _backbone(job, data)
