@@ -7,6 +7,7 @@ is idle. Whoever is cancelled or out of time while waiting is dropped before the
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
@@ -22,6 +23,7 @@ from apparate.feedback import FINAL
 from apparate_worker.errors import InvalidRequest, NotReady, QueueFull, WorkerError
 
 Array = npt.NDArray[Any]
+ALIGNMENT = 64  # bytes
 SWEEP_ABOVE = 64  # dropped items that may stay in the queue before it is rebuilt; they hold their tensors
 
 
@@ -175,13 +177,25 @@ def stack(items: Sequence[Item], specs: Sequence[TensorSpec]) -> dict[str, Array
         rows = [item.request.inputs[spec.name][item.index] for item in items]
         shape = rows[0].shape
         if all(row.shape == shape for row in rows):
-            batch = np.empty((len(rows), *shape), rows[0].dtype)
+            batch = aligned((len(rows), *shape), rows[0].dtype)
             for i, row in enumerate(rows):
                 batch[i] = row
         else:
             longest = tuple(max(sizes) for sizes in zip(*(row.shape for row in rows), strict=True))
-            batch = np.full((len(rows), *longest), spec.pad, rows[0].dtype)
+            batch = aligned((len(rows), *longest), rows[0].dtype)
+            batch.fill(spec.pad)
             for i, row in enumerate(rows):
                 batch[i][tuple(map(slice, row.shape))] = row
         found[spec.name] = batch
     return found
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array without content, on the boundary that torch gives its own tensors.
+
+    numpy's is 16 bytes, and the same product on another alignment may differ in its last bit.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.__array_interface__["data"][0] % ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)

@@ -5,9 +5,11 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from apparate.contract.resource import TensorSpec
-from apparate_worker.batching import SWEEP_ABOVE, Batcher, Item, Pending, stack
+from apparate_worker.batching import ALIGNMENT, SWEEP_ABOVE, Batcher, Item, Pending, aligned, stack
 from apparate_worker.errors import InvalidRequest, NotReady, QueueFull
 
 
@@ -182,3 +184,9 @@ async def test_a_batch_does_not_share_memory_with_its_requests():
     request = a_request(x=np.zeros((1, 2), np.float32))
     stack([Item(request, 0)], [spec])["x"][:] = 5
     assert request.inputs["x"].tolist() == [[0, 0]]
+
+
+@given(st.integers(1, 5), st.integers(1, 40), st.sampled_from(["<f4", "<i8", "<u1", "<f2"]))
+def test_batches_stand_on_the_boundary_that_torch_gives_its_tensors(rows, width, dtype):
+    batch = aligned((rows, width), np.dtype(dtype))
+    assert (batch.shape, batch.dtype, batch.ctypes.data % ALIGNMENT) == ((rows, width), np.dtype(dtype), 0)

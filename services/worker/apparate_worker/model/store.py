@@ -104,7 +104,8 @@ def load_ramps(
 
 def _tensors(path: Path, device: torch.device) -> dict[str, Tensor]:
     try:
-        return dict(load_file(str(path), device=str(device)))
+        # Cloned: in the file tensors stand at odd addresses, and the same product on another alignment differs in bits.
+        return {name: value.clone() for name, value in load_file(str(path), device=str(device)).items()}
     except (OSError, SafetensorError) as error:
         raise InvalidPrepared(f"{path} cannot be read: {error}") from error
 

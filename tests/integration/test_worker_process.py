@@ -1,0 +1,181 @@
+"""The worker as a process: it says when it is ready, drains when told, and tells why it cannot start."""
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+import time
+
+import httpx
+import numpy as np
+import pytest
+import redis
+import torch
+
+from apparate.contract.stream import FIELD, feedback_key
+from apparate.contract.wire import decode_feedback
+from support.eventually import eventually
+from support.infer import URL, binary_body, client, json_body, scores
+from support.models import items, write_prepared
+from support.processes import a_process
+
+COMMAND = [sys.executable, "-m", "apparate_worker"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tiny")
+    write_prepared(path, serving={"drainSeconds": 5, "device": "cpu"})
+    return path
+
+
+def environ(folder, **other):
+    values = {"DOCUMENT": str(folder / "tiny.yaml"), "HTTP_PORT": "0", "GRPC_PORT": "0", **other}
+    return {f"EEM_WORKER_{name}": value for name, value in values.items()}
+
+
+def ready(process):
+    def said():
+        assert process.popen.poll() is None, process.err[-5:]
+        return process.out
+
+    return json.loads(eventually(said, within=60)[0])
+
+
+def refused(folder, **other):
+    with a_process(COMMAND, environ(folder, **other)) as process:
+        status = process.wait(60)
+        return status, "\n".join(process.err)
+
+
+async def keep_asking(addresses, stop):
+    """Statuses and failures of a client that goes to the first worker that says it is ready, 50 times a second."""
+    statuses, asked = [], []
+
+    async def one(address, x):
+        body, headers = binary_body(x)
+        async with client(address) as c:
+            statuses.append((await c.post(URL, content=body, headers=headers)).status_code)
+
+    async with httpx.AsyncClient(timeout=5) as probe:
+        while not stop.is_set():
+            for address in addresses:
+                try:
+                    if (await probe.get(f"http://{address}/v2/health/ready")).status_code == 200:
+                        asked.append(asyncio.create_task(one(address, items(1))))
+                        break
+                except httpx.TransportError:
+                    continue
+            await asyncio.sleep(0.02)
+    await asyncio.gather(*asked)
+    return statuses
+
+
+async def test_sigterm_under_load_loses_no_request_and_no_feedback(folder, redis_server):
+    options = {"REDIS_URL": redis_server}
+    with (
+        a_process(COMMAND, environ(folder, NAME="first", **options)) as first,
+        a_process(COMMAND, environ(folder, NAME="second", **options)) as second,
+    ):
+        addresses = [(await asyncio.to_thread(ready, one))["http"] for one in (first, second)]
+        stop = asyncio.Event()
+        asking = asyncio.create_task(keep_asking(addresses, stop))
+        await asyncio.sleep(0.5)
+        first.send(signal.SIGTERM)
+        assert await asyncio.to_thread(first.wait, 20) == 0
+        await asyncio.sleep(0.3)
+        stop.set()
+        statuses = await asking
+        second.send(signal.SIGTERM)
+        assert await asyncio.to_thread(second.wait, 20) == 0
+    assert set(statuses) == {200}
+    with redis.Redis.from_url(redis_server, socket_timeout=5) as r:
+        found = [decode_feedback(fields[FIELD]) for _, fields in r.xrange(feedback_key("default/tiny/local"))]
+    assert sum(len(one) for one in found) == len(statuses)
+    assert {one.worker for one in found} == {"first", "second"}
+
+
+def test_a_served_model_answers_as_the_model_that_was_prepared(folder):
+    with a_process(COMMAND, environ(folder, NAME="w")) as process:
+        said = ready(process)
+        assert said["name"] == "w"
+        x = items(1)
+        answer = httpx.post(f"http://{said['http']}{URL}", json=json_body(x)).json()
+        process.send(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert len(process.out) == 1
+        assert all(json.loads(line)["event"] for line in process.err)
+    torch.manual_seed(1)
+    nn = torch.nn
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3)).eval()
+    with torch.inference_mode():
+        np.testing.assert_array_equal(scores(answer), model(torch.from_numpy(x)).numpy())
+
+
+def test_a_second_signal_ends_it_at_once(folder):
+    with a_process(COMMAND, environ(folder, GRACE_SECONDS="60")) as process:
+        ready(process)
+        process.send(signal.SIGTERM)
+        eventually(lambda: any("draining" in line for line in process.err))
+        begun = time.monotonic()
+        process.send(signal.SIGTERM)
+        assert process.wait(20) == 128 + signal.SIGTERM
+        assert time.monotonic() - begun < 5
+
+
+def test_a_grace_longer_than_draining_may_take_is_cut(folder):
+    with a_process(COMMAND, environ(folder, GRACE_SECONDS="60")) as process:
+        ready(process)
+        process.send(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_a_prepared_model_that_was_changed_is_refused_by_file(tmp_path):
+    path = write_prepared(tmp_path)
+    weights = tmp_path / "prepared" / "default" / "tiny" / "model.safetensors"
+    changed = bytearray(weights.read_bytes())
+    changed[-1] ^= 1
+    weights.write_bytes(changed)
+    status, said = refused(path.parent)
+    assert status == 2
+    assert "model.safetensors was changed after it was prepared" in said
+
+
+def test_a_model_that_is_not_prepared_is_refused_with_the_command_to_prepare_it(tmp_path):
+    path = write_prepared(tmp_path)
+    (tmp_path / "prepared" / "default" / "tiny").rename(tmp_path / "elsewhere")
+    status, said = refused(path.parent)
+    assert (status, "apparate prepare" in said) == (2, True)
+    with a_process(COMMAND, environ(tmp_path, PREPARED=str(tmp_path / "elsewhere"))) as process:
+        ready(process)
+
+
+def test_a_document_with_a_mistake_is_refused_by_file_line_and_field(tmp_path, folder):
+    text = (folder / "tiny.yaml").read_text().replace("maxBatch: 8", "maxBatch: 800")
+    (tmp_path / "tiny.yaml").write_text(text)
+    status, said = refused(tmp_path)
+    line = next(i for i, one in enumerate(text.splitlines(), 1) if "maxBatch" in one)
+    assert (status, f"tiny.yaml:{line}: spec.serving.maxBatch is 800" in said) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("DOCUMNET", "x", "EEM_WORKER_DOCUMNET is not a setting"),
+        ("HTTP_PORT", "99999", "EEM_WORKER_HTTP_PORT is '99999'"),
+        ("MODEL", "other", "has no model 'other'; there are: tiny"),
+        ("DOCUMENT", "/nowhere/model.yaml", "/nowhere/model.yaml"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(folder, name, value, words):
+    status, said = refused(folder, **{name: value})
+    assert (status, words in said) == (2, True), said
+
+
+@pytest.mark.parametrize("name", ["HTTP_PORT", "GRPC_PORT"])
+def test_a_port_that_is_taken_is_refused_by_number(folder, name):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, said = refused(folder, **{name: str(port)})
+    assert (status, str(port) in said) == (2, True), said
