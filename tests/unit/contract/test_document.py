@@ -76,7 +76,7 @@ def test_an_empty_file_is_refused():
 
 
 def test_a_document_that_is_a_list_is_refused():
-    with pytest.raises(InvalidDocument, match="model.yaml:1"):
+    with pytest.raises(InvalidDocument, match=r"model\.yaml:1"):
         parse("- a\n- b\n")
 
 
