@@ -175,7 +175,7 @@ async def a_worker(
 def filled(worker: Worker) -> None:
     """Give the guard's ledger credit, so that exits open at once."""
     worker._guard._guard.ledger.credit = worker._guard._guard.ledger.most
-    worker._guard.observe(np.zeros(1, bool))
+    worker._guard.observe([False] * 100)
 
 
 def write_prepared(folder: Path, *, redis: bool = False, **spec: Any) -> Path:

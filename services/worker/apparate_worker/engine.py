@@ -19,7 +19,7 @@ from apparate.feedback import FINAL
 from apparate.plan import Plan
 
 Array = npt.NDArray[Any]
-CLOSED = np.float32(0)  # the threshold that lets nobody go
+CLOSED = 0.0  # the threshold that lets nobody go
 
 
 class Model(Protocol):
@@ -49,10 +49,10 @@ class Head(Protocol):
     """A ramp's head; see `apparate_worker.model.ramps`."""
 
     def pool(self, activation: Tensor, mask: Tensor | None) -> Tensor:
-        """[N, F] what the head reads of an activation."""
+        """[N, F] float32: what the head reads of an activation."""
 
-    def logits(self, pooled: Tensor) -> Tensor:
-        """[N, C] class scores, already divided by the head's temperature."""
+    def answer(self, activation: Tensor, mask: Tensor | None) -> Tensor:
+        """[N, C] float32 class scores, already divided by the head's temperature."""
 
 
 class Fetch(Protocol):
@@ -160,7 +160,8 @@ class Step:
     segments: range
     ramp: int
     active: bool = True
-    threshold: np.float32 = CLOSED
+    threshold: float = CLOSED
+    """Exactly a float32."""
 
 
 class Schedule:
@@ -172,13 +173,13 @@ class Schedule:
     def __init__(self, plan: Plan, ramps: int) -> None:
         self.plan = plan
         self.active = plan.active
-        thresholds = dict(zip(plan.active, plan.thresholds, strict=True))
+        thresholds = dict(zip(plan.active, plan.thresholds.tolist(), strict=True))
         self.inactive = tuple(r for r in range(ramps) if r not in thresholds)
         self.steps = self._steps(list(plan.active), thresholds, ramps)
         self.shadow_steps = self._steps(list(range(ramps)), thresholds, ramps)
 
     @staticmethod
-    def _steps(stops: list[int], thresholds: Mapping[int, np.float32], ramps: int) -> tuple[Step, ...]:
+    def _steps(stops: list[int], thresholds: Mapping[int, float], ramps: int) -> tuple[Step, ...]:
         steps, begin = [], 0
         for ramp in stops:
             steps.append(Step(range(begin, ramp + 1), ramp, ramp in thresholds, thresholds.get(ramp, CLOSED)))
@@ -215,8 +216,8 @@ class Engine:
                 coming.append((step, link.fetch(model.output(state).float())))
                 break
             head = self._heads[step.ramp]
-            pooled = head.pool(model.site(state), model.mask(state))
-            coming.append((step, link.fetch((head.logits(pooled) if step.active else pooled).float())))
+            say = head.answer if step.active else head.pool
+            coming.append((step, link.fetch(say(model.site(state), model.mask(state)))))
             while coming and coming[0][1].ready():
                 arrived, values = coming.popleft()
                 yield Output(arrived, values.take())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from apparate.adaptation.guard import Guard, GuardState
+from apparate.adaptation.guard import LEDGER_ANSWERS, Guard, GuardState
 from apparate_worker.engine import Schedule
+
+BOOK_AT = 32  # right answers that may wait to be booked: a third of what earns one disagreement at 1 %
 
 
 class WorkerGuard:
@@ -21,12 +22,14 @@ class WorkerGuard:
         self._guard, self._ramps = Guard(budget), ramps
         self._plan: Schedule | None = None
         self._closed: Schedule | None = None
+        self._right = 0
         self.alarms = 0
         self.state = GuardState.OPEN
 
     def admit(self, schedule: Schedule) -> Schedule:
         """The schedule for the next pass: the plan's own, or the same ramps closed."""
         if schedule is not self._plan:
+            self._book([])
             self._plan, self._closed = schedule, Schedule(schedule.plan.closed(), self._ramps)
             self._guard.new_plan()
             self.state = self._guard.state
@@ -39,10 +42,25 @@ class WorkerGuard:
         """Whether the alarm has closed exits that the plan wants open. A ledger that is not filled yet is no alarm."""
         return self.state is GuardState.LOSS_ABOVE_BUDGET and self._plan is not None and self._plan.plan.exits_open
 
-    def observe(self, wrong: npt.NDArray[Any]) -> GuardState:
-        """Take the outcome of a pass in order of release: True for an early answer that disagrees with the model's."""
-        before = self.state
-        self.state = self._guard.observe(np.asarray(wrong, bool))
+    def served_plain(self, answers: int) -> None:
+        """Note answers of the plain model: none is wrong, and they earn budget for the plan that comes."""
+        self._right = min(self._right + answers, LEDGER_ANSWERS)
+
+    def observe(self, wrong: Sequence[bool]) -> GuardState:
+        """Take the outcome of a pass in order of release: True for an early answer that disagrees with the model's.
+
+        Right answers are booked some at a time, in the same order; that changes nothing but when exits open again.
+        """
+        if not any(wrong) and self._right + len(wrong) < BOOK_AT:
+            self._right += len(wrong)
+            return self.state
+        return self._book(wrong)
+
+    def _book(self, wrong: Sequence[bool]) -> GuardState:
+        before, outcomes = self.state, [False] * self._right + list(wrong)
+        self._right = 0
+        if outcomes:
+            self.state = self._guard.observe(np.array(outcomes))
         if self.state is GuardState.LOSS_ABOVE_BUDGET and before is not self.state:
             self.alarms += 1
         return self.state

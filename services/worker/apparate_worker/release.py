@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,54 +10,59 @@ import numpy.typing as npt
 
 from apparate.feedback import FINAL
 
-Rows = npt.NDArray[np.intp]
-NO_ROWS: Rows = np.zeros(0, np.intp)
+FEW = 16  # class scores that a loop goes through faster than numpy is called, when its code is not in the cache
 
 
 class Release:
     """The requests of one pass that still wait for their answer.
 
     Asked at every active ramp in order, and at last for the rest, it says the same as `exit_ramps` over the whole
-    matrix: strictly below, in float32, and a NaN error never exits.
+    matrix: strictly below, in float32, and a NaN error never exits. Lists, not arrays: a pass has a few requests, and
+    between two segments numpy's calls cost more than the loop.
     """
 
     def __init__(self, requests: int) -> None:
-        self.waiting = np.ones(requests, bool)
-        self.exits = np.full(requests, FINAL, np.int32)
+        self._waiting = dict.fromkeys(range(requests))
+        self.exits = [FINAL] * requests
         """[N] catalog index of the ramp each request left at."""
-        self.order: list[Rows] = []
+        self.order: list[int] = []
         """Rows in the order they were released."""
 
-    def at(self, ramp: int, errors: npt.NDArray[np.float32], threshold: np.float32) -> Rows:
-        """Rows that leave at `ramp` and have not left before. errors [N]."""
-        if threshold <= 0:
-            return NO_ROWS
-        lets_go = errors < threshold
-        lets_go &= self.waiting
-        rows: Rows = np.flatnonzero(lets_go)
-        if len(rows):
-            self.waiting[rows] = False
-            self.exits[rows] = ramp
-            self.order.append(rows)
+    def at(self, ramp: int, errors: npt.NDArray[np.float32], threshold: float) -> list[int]:
+        """Rows that leave at `ramp` and have not left before. errors [N]; threshold exactly a float32."""
+        if threshold <= 0 or not self._waiting:
+            return []
+        scores = errors.tolist()  # float32 values, exactly
+        rows = [row for row in self._waiting if scores[row] < threshold]
+        for row in rows:
+            del self._waiting[row]
+            self.exits[row] = ramp
+        self.order += rows
         return rows
 
-    def rest(self) -> Rows:
+    def rest(self) -> list[int]:
         """Rows that no ramp let go; they take the model's own answer."""
-        rows: Rows = np.flatnonzero(self.waiting)
-        self.waiting[rows] = False
-        self.order.append(rows)
+        rows = list(self._waiting)
+        self._waiting.clear()
+        self.order += rows
         return rows
-
-    def released_order(self) -> Rows:
-        """All rows that were released, in order."""
-        return np.concatenate(self.order) if self.order else NO_ROWS
 
 
 def scores(logits: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
     """(error score [N] float32, label [N] int32) of class scores [N, C].
 
-    The error is 1 - max softmax; with the largest score taken out, that softmax is 1 / sum(exp).
+    The error is 1 - max softmax; with the largest score taken out, that softmax is 1 / sum(exp). NaN where a score is
+    not a number.
     """
+    if logits.size <= FEW:
+        pairs = [_score(row) for row in logits.tolist()]
+        return np.array([error for error, _ in pairs], np.float32), np.array([label for _, label in pairs], np.int32)
     top = logits.max(axis=1, keepdims=True)
     errors = 1.0 - 1.0 / np.exp(logits - top).sum(axis=1)
     return errors.astype(np.float32, copy=False), logits.argmax(axis=1).astype(np.int32)
+
+
+def _score(row: list[float]) -> tuple[float, int]:
+    top = max(row)
+    total = sum(math.exp(score - top) for score in row)  # NaN for any NaN, and for an infinite top
+    return 1.0 - 1.0 / total, row.index(top)

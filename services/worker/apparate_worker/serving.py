@@ -21,7 +21,7 @@ from apparate_worker.batching import Batcher, Item, stack
 from apparate_worker.engine import Engine, Output, Schedule
 from apparate_worker.errors import InferenceFailed, NotReady, WorkerError
 from apparate_worker.guard import WorkerGuard
-from apparate_worker.release import NO_ROWS, Release, Rows, scores
+from apparate_worker.release import Release, scores
 
 Array = npt.NDArray[Any]
 IDLE_TICK_S = 0.5  # how often an idle device thread shows that it turns
@@ -153,25 +153,27 @@ class DeviceThread:
         started = time.monotonic()
         arrived = np.array([item.request.arrived for item in batch])
         done = Pass(schedule.plan, time.time(), started - arrived)
-        released_at = np.zeros(len(batch))
+        released_at = [0.0] * len(batch)
         revision = schedule.plan.revision
         for output in self._engine.run(stack(batch, self._inputs), schedule, shadow=shadow):
             rows = self._take(output, done, release)
-            if len(rows):
-                released_at[rows] = time.monotonic()
+            if rows:
                 labels = done.final_labels if output.step.ramp == FINAL else done.labels[output.step.ramp]
-                self._tell(_answer, batch, rows.tolist(), output.values, labels, output.step.ramp, revision)
+                self._tell(_answer, batch, rows, output.values, labels, output.step.ramp, revision)
+                now = time.monotonic()
+                for row in rows:
+                    released_at[row] = now
         done.service_s = time.monotonic() - started
-        done.released_s, done.exits = released_at - arrived, release.exits
-        self._close(done, release)
+        done.released_s, done.exits = np.array(released_at) - arrived, np.array(release.exits, np.int32)
+        self._close(done, release.exits, release.order)
 
     @staticmethod
-    def _take(output: Output, done: Pass, release: Release) -> Rows:
+    def _take(output: Output, done: Pass, release: Release) -> list[int]:
         """Note what one step said; the rows whose answer it is."""
         ramp = output.step.ramp
         if not output.step.active:
             done.pooled[ramp] = output.values
-            return NO_ROWS
+            return []
         if ramp == FINAL:
             done.final_labels = output.values.argmax(axis=1).astype(np.int32)
             return release.rest()
@@ -179,17 +181,19 @@ class DeviceThread:
         done.errors[ramp], done.labels[ramp] = errors, labels
         return release.at(ramp, errors, output.step.threshold)
 
-    def _close(self, done: Pass, release: Release) -> None:
+    def _close(self, done: Pass, exits: Sequence[int], order: Sequence[int]) -> None:
         """After the last answer has left: the guard, then the report."""
-        wrong = np.zeros(len(done.exits), bool)
-        for ramp, labels in done.labels.items():
-            wrong |= (done.exits == ramp) & (labels != done.final_labels)
-        alarms = self._guard.alarms
-        self._guard.observe(wrong[release.released_order()])
-        done.guarded = self._guard.guarded
-        if self._guard.alarms != alarms:
-            log.warning("guard closed the exits", revision=done.plan.revision)
-        self.served += len(done.exits)
+        if done.labels:
+            said, final = done.labels, done.final_labels
+            wrong = [exits[row] != FINAL and bool(said[exits[row]][row] != final[row]) for row in order]
+            alarms = self._guard.alarms
+            self._guard.observe(wrong)
+            done.guarded = self._guard.guarded
+            if self._guard.alarms != alarms:
+                log.warning("guard closed the exits", revision=done.plan.revision)
+        else:
+            self._guard.served_plain(len(exits))
+        self.served += len(exits)
         self._reports.offer(done)
 
     @staticmethod

@@ -83,6 +83,8 @@ class RampHead:
         scale = temperature if tail is None else 1.0
         self._scaled = (self._weight / scale, self._bias / scale)
         self._pool = compile_source(Source(pooling_code(shape), ()), {}, weight.device)
+        constants = dict(zip(("weight", "bias"), self._scaled, strict=True))
+        self._fused = compile_source(Source(_fused_code(shape), ("weight", "bias")), constants, weight.device)
 
     def pool(self, activation: Tensor, mask: Tensor | None) -> Tensor:
         """[N, F] of the value at the site; mask [N, L] where the model has one."""
@@ -92,6 +94,14 @@ class RampHead:
     def logits(self, pooled: Tensor) -> Tensor:
         """[N, C], already divided by the temperature."""
         scores = torch.nn.functional.linear(pooled, *self._scaled)
+        if self._tail is None:
+            return scores
+        found: Tensor = self._tail.run(scores) / self.temperature
+        return found
+
+    def answer(self, activation: Tensor, mask: Tensor | None) -> Tensor:
+        """[N, C] as `logits(pool(...))`, in one call: beside a segment's work the calls cost more than the sums."""
+        scores: Tensor = self._fused(activation, mask)
         if self._tail is None:
             return scores
         found: Tensor = self._tail.run(scores) / self.temperature
@@ -120,12 +130,22 @@ class RampHead:
 
 def pooling_code(shape: RampShape) -> str:
     """TorchScript of the pooling step: the value at the site and the mask -> [N, F]."""
+    return "\n".join([*_pooled_lines(shape), "    return pooled", ""])
+
+
+def _fused_code(shape: RampShape) -> str:
+    return "\n".join(
+        [*_pooled_lines(shape), "    return torch.nn.functional.linear(pooled, self.weight, self.bias)", ""]
+    )
+
+
+def _pooled_lines(shape: RampShape) -> list[str]:
     masked = shape.masked and shape.dimensions == 3
     body = _POOL[(shape.dimensions, shape.pooling, masked)]
     lines = ["def forward(self, x: Tensor, raw: Optional[Tensor]):"]
     if masked:
         lines += ["    assert raw is not None", "    mask = raw.to(x.dtype)"]
-    return "\n".join([*lines, f"    return ({body}).float()", ""])
+    return [*lines, f"    pooled = ({body}).float()"]
 
 
 def describe(head: RampHead) -> dict[str, Any]:

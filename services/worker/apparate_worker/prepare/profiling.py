@@ -160,7 +160,7 @@ def _ramps(
     for k, head in enumerate(heads):
         model.advance(k, state)
         watch.mark()
-        found = head.logits(head.pool(model.site(state), model.mask(state))).float()
+        found = head.answer(model.site(state), model.mask(state))
         if found.device.type == "cpu":  # on a GPU the copy goes over a side stream while the pass goes on
             scores(found.numpy())
         watch.mark()
@@ -194,7 +194,7 @@ def pooling_costs(
                     model.advance(k, state)
                     for s, head in enumerate(some):
                         watch.start()
-                        head.logits(head.pool(model.site(state), model.mask(state)))
+                        head.answer(model.site(state), model.mask(state))
                         watch.mark()
                         times[k][s][b].append(watch.between()[0])
     return [np.median(np.array(one), axis=2) for one in times], np.min(np.array(whole), axis=1)
