@@ -23,6 +23,7 @@ STAGES = {
     "features": "running the model over the bootstrap data",
     "training": "training ramps",
     "latencies": "measuring latencies",
+    "waiting": "waiting",
     "ready": "ready",
 }
 

@@ -64,7 +64,7 @@ def _lengths(mask: Array) -> npt.NDArray[np.int64]:
 def load_bootstrap(path: Path, specs: Sequence[TensorSpec], max_records: int) -> BootstrapData:
     """The data for some inputs. Raises InvalidBootstrap that names the array and what is wrong with it."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:  # numpy leaves a broken file open
             missing = [spec.name for spec in specs if spec.name not in file.files]
             if missing:
                 raise InvalidBootstrap(f"{path} has no array {', '.join(missing)}; it has {', '.join(file.files)}")
@@ -97,9 +97,7 @@ def _check(path: Path, spec: TensorSpec, array: Array) -> None:
         raise InvalidBootstrap(f"input {spec.name} is BF16, which an .npz cannot hold")
     wanted = str(torch.zeros(0, dtype=dtype_of(spec)).numpy().dtype)
     if str(array.dtype) != wanted:
-        raise InvalidBootstrap(
-            f"{path}: array {spec.name} is {array.dtype}, input {spec.name} is {spec.datatype} ({wanted})"
-        )
+        raise InvalidBootstrap(f"{path}: array {spec.name} is {array.dtype}, expected {wanted} ({spec.datatype})")
     fits = len(array.shape) == len(spec.shape) + 1
     fits = fits and all(want in (-1, have) for want, have in zip(spec.shape, array.shape[1:], strict=True))
     if not fits:

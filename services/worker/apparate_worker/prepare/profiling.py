@@ -103,7 +103,7 @@ def profile(
                     parts[b].append(segments)
                     ramps[b].append(overheads)
             done += 1
-            step(min(max(done / MOST, (time.perf_counter() - began) / budget_s, 0.0), 1.0))
+            step(min(max(done / MOST, (time.perf_counter() - began) / max(budget_s, 1e-9), 0.0), 1.0))
     reach = np.cumsum([np.median(one, axis=0) for one in parts], axis=1)
     full = np.array([np.min(one) for one in whole])  # a long pass may never run undisturbed half of the time
     return fitted(tuple(sizes), reach, np.array([np.median(one, axis=0) for one in ramps]), full)

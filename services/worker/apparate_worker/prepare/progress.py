@@ -17,9 +17,8 @@ class Step:
 
     def to_json(self) -> dict[str, Any]:
         """As one line of the log."""
-        return {"stage": self.stage, "share": round(self.share, 3)} | (
-            {"message": self.message} if self.message else {}
-        )
+        news = {"message": self.message} if self.message else {}
+        return {"stage": self.stage, "share": round(self.share, 3)} | news
 
 
 Progress = Callable[[Step], None]

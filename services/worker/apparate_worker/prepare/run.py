@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -84,7 +85,12 @@ def prepare(document: Document, *, progress: Progress = quiet, force: bool = Fal
     spec = document.model.spec
     device = torch.device(_device(spec.serving.device))
     torch.set_num_threads(spec.serving.threads)
-    folder = document.prepared
+    with _alone(document.prepared, progress):
+        return _prepare(document, device, progress, force)
+
+
+def _prepare(document: Document, device: torch.device, progress: Progress, force: bool) -> RampCatalog:
+    spec, folder = document.model.spec, document.prepared
     data = load_bootstrap(document.bootstrap_data, spec.model.inputs, spec.bootstrap.max_records)
     key = preparation_key(document, device)
     if not force and (done := _done(folder, key)) is not None:
@@ -101,6 +107,19 @@ def prepare(document: Document, *, progress: Progress = quiet, force: bool = Fal
     published = publish(partial, folder, catalog)
     progress(Step("ready", 1.0, f"{folder}: {published.ramps} ramps, digest {published.digest[:12]}"))
     return published
+
+
+@contextmanager
+def _alone(folder: Path, tell: Progress) -> Iterator[None]:
+    """Only one process prepares into a folder at a time; another waits and then finds the work done."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell(Step("waiting", 0.0, f"another process is preparing {folder}"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _device(wanted: str) -> str:
@@ -166,7 +185,7 @@ def _backbone(job: Job, data: BootstrapData) -> dict[str, Any]:
         running = assemble(pieces, constants, job.device)
         for size in CHECKED:
             inputs = data.take(range(size), job.device)
-            with torch.inference_mode():
+            with torch.inference_mode(), _one_attention():
                 _same(model(*[inputs[name] for name in names]), running(inputs), size, job.device)
         if weights_sha256(model.state_dict()) != before:
             raise UnsupportedModel("the model changed its own weights while it ran: it cannot be served")
@@ -175,6 +194,15 @@ def _backbone(job: Job, data: BootstrapData) -> dict[str, Any]:
         found = {"layers": layers, "weights": before, "shapes": [_shape(node.meta["val"]) for node in at]}
         job.finish(BACKBONE, found)
     return found
+
+
+@contextmanager
+def _one_attention() -> Iterator[None]:
+    """torch's attention module with the operators that are traced; left alone it takes fused ones in some calls."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    yield
+    torch.backends.mha.set_fastpath_enabled(before)
 
 
 def layer_name(node: torch.fx.Node) -> str:

@@ -1,0 +1,117 @@
+"""A prepared folder is whole or refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from apparate.catalog import RampCatalog
+from apparate.contract.document import Document
+from apparate.contract.resource import TensorSpec
+from apparate_worker.model.errors import InvalidPrepared
+from apparate_worker.model.ramps import RampHead, RampShape, describe
+from apparate_worker.model.store import CATALOG, FILES, load_prepared, publish, save_backbone, save_ramps
+from support.nets import CPU, IMAGE, Residual, in_pieces, pixels, seeded, traced, write_model
+
+MODEL = seeded(Residual())
+
+
+def write_prepared(document: Document) -> RampCatalog:
+    """A folder with untrained ramps and made-up latencies."""
+    graph = traced(MODEL, [IMAGE], {"pixels": pixels(2)})
+    text, running = in_pieces(graph, [IMAGE])
+    ramps = len(running.segments) - 1
+    heads = [RampHead(RampShape(4, "mean"), torch.randn(4, 8), torch.zeros(4), 2.0) for _ in range(ramps)]
+    reach = np.arange(1.0, ramps + 1)[None]
+    catalog = RampCatalog((1,), reach, np.full((1, ramps), 0.01), np.array([9.0]))
+    extra = {
+        "inputs": [IMAGE.model_dump(by_alias=True, mode="json")],
+        "output": "logits",
+        "classes": ["a", "b", "c", "d"],
+        "ramps": [describe(head) for head in heads],
+    }
+    partial = document.base / "partial"
+    partial.mkdir()
+    save_backbone(partial, {n.name: v for n, v in graph.constants.items()}, text)
+    save_ramps(partial, heads)
+    document.prepared.parent.mkdir(parents=True, exist_ok=True)
+    return publish(partial, document.prepared, replace(catalog, extra=extra))
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Document:
+    found = write_model(tmp_path, MODEL, {"pixels": pixels(2)}, [IMAGE])
+    write_prepared(found)
+    return found
+
+
+def test_a_published_model_answers_as_the_original(document: Document):
+    prepared = load_prepared(document.prepared, document, CPU)
+    x = torch.from_numpy(pixels(5, seed=3))
+    assert torch.equal(prepared.model({"pixels": x}), MODEL(x))
+
+
+def test_what_is_loaded_is_what_was_described(document: Document):
+    prepared = load_prepared(document.prepared, document, CPU)
+    assert (prepared.inputs, prepared.output, prepared.classes) == ((IMAGE,), "logits", ("a", "b", "c", "d"))
+    assert [head.temperature for head in prepared.heads] == [2.0] * prepared.catalog.ramps
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("name", [CATALOG, *FILES])
+@pytest.mark.parametrize("harm", [flip_a_byte, cut_short, Path.unlink])
+def test_a_folder_that_was_changed_is_refused(document: Document, name: str, harm: Callable[[Path], None]):
+    harm(document.prepared / name)
+    with pytest.raises(InvalidPrepared, match=name.replace(".", r"\.")):
+        load_prepared(document.prepared, document, CPU)
+
+
+def test_a_latency_that_was_edited_is_found(document: Document):
+    path = document.prepared / CATALOG
+    content = json.loads(path.read_text())
+    content["full"] = [10.0]
+    path.write_text(json.dumps(content))
+    with pytest.raises(InvalidPrepared, match="changed after it was prepared"):
+        load_prepared(document.prepared, document, CPU)
+
+
+def test_a_catalog_that_is_only_written_otherwise_is_the_same(document: Document):
+    path = document.prepared / CATALOG
+    path.write_text(json.dumps(json.loads(path.read_text())))
+    assert load_prepared(document.prepared, document, CPU).catalog.ramps == 4
+
+
+def test_a_model_that_was_never_prepared_says_what_to_do(tmp_path: Path):
+    document = write_model(tmp_path, MODEL, {"pixels": pixels(2)}, [IMAGE])
+    with pytest.raises(InvalidPrepared, match="apparate prepare"):
+        load_prepared(document.prepared, document, CPU)
+
+
+def test_a_folder_of_a_model_with_other_inputs_is_refused(document: Document):
+    other = TensorSpec(name="pixels", datatype="UINT8", shape=(32, 32, 3))
+    spec = document.model.spec
+    changed = spec.model_copy(update={"model": spec.model.model_copy(update={"inputs": (other,)})})
+    wrong = Document(document.model.model_copy(update={"spec": changed}), document.base)
+    with pytest.raises(InvalidPrepared, match="other inputs"):
+        load_prepared(document.prepared, wrong, CPU)
+
+
+def test_publishing_again_takes_the_place_of_the_old_folder(document: Document):
+    digest = write_prepared(document).digest
+    assert load_prepared(document.prepared, document, CPU).catalog.digest == digest
+    assert [path.name for path in document.prepared.parent.iterdir()] == ["small"]
