@@ -273,3 +273,16 @@ async def test_a_draining_worker_answers_what_it_took_and_refuses_the_rest():
         held.let_go(9)
         assert (await running)["outputs"]
         assert await draining
+
+
+async def test_draining_ends_at_its_deadline_even_when_a_pass_is_stuck():
+    hook, switch = after_warm_up(held := Held())
+    async with served(a_prepared_model(hook=hook), serving={"drainSeconds": 0.3}) as (worker, c, _):
+        switch["on"] = True
+        stuck = asyncio.create_task(c.post(URL, json=json_body(items(1))))
+        await held.running()
+        begun = time.monotonic()
+        assert not await worker.drain(60.0)
+        assert time.monotonic() - begun < 10
+        held.let_go(9)
+        stuck.cancel()

@@ -122,8 +122,12 @@ class Worker:
         grpc_port = protocols.grpc.port if settings.grpc_port is None else settings.grpc_port
         listening = _listen(settings.host, http_port)
         self._grpc = grpc_server(self._grpc_face, protocols.grpc.max_message_bytes)
-        grpc_address = _address(settings.host, _add_port(self._grpc, settings.host, grpc_port))
-        await asyncio.to_thread(self._warm_up)
+        try:
+            grpc_address = _address(settings.host, _add_port(self._grpc, settings.host, grpc_port))
+            await asyncio.to_thread(self._warm_up)
+        except InvalidSetup:
+            listening.close()
+            raise
         self._reporter.start()
         self.device_thread.start()
         if self._source is not None and self._heartbeat is not None:

@@ -1,0 +1,64 @@
+"""What the process is told, and which document it then serves."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from apparate.service.settings import InvalidSettings
+from apparate_worker.__main__ import choose
+from apparate_worker.errors import InvalidSetup
+from apparate_worker.settings import WorkerSettings
+from apparate_worker.worker import device_of
+from support.models import a_document
+
+
+def settings(**values):
+    return WorkerSettings.load(
+        {f"EEM_WORKER_{name}": value for name, value in {"DOCUMENT": "m.yaml", **values}.items()}
+    )
+
+
+def test_a_document_is_enough():
+    found = settings()
+    assert (found.document, found.redis_url, found.http_port) == (Path("m.yaml"), "", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("DOCUMNET", "x", "EEM_WORKER_DOCUMNET is not a setting"),
+        ("HTTP_PORT", "99999", "EEM_WORKER_HTTP_PORT is '99999'"),
+        ("LOG_LEVEL", "LOUD", "EEM_WORKER_LOG_LEVEL is 'LOUD'"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(name, value, words):
+    with pytest.raises(InvalidSettings, match=words):
+        settings(**{name: value})
+
+
+def test_workers_of_one_machine_have_different_names_unless_told():
+    assert settings().name.rpartition("-")[2].isdigit()
+    assert settings(NAME="w1").name == "w1"
+
+
+def test_the_only_document_is_served_without_naming_it():
+    document = a_document()
+    assert choose([document], settings()) is document
+
+
+def test_one_of_several_documents_must_be_named():
+    with pytest.raises(InvalidSetup, match="choose one with EEM_WORKER_MODEL"):
+        choose([a_document(), a_document()], settings())
+
+
+def test_a_name_that_no_document_has_is_refused_with_those_there_are():
+    with pytest.raises(InvalidSetup, match="no model 'other'; there are: tiny"):
+        choose([a_document()], settings(MODEL="other"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(InvalidSetup, match="cuda:1, this machine has no usable GPU"):
+        device_of("cuda:1")
+    assert device_of("auto").type == "cpu"
