@@ -11,6 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from apparate_demo.assets import asset
+from apparate_demo.loaders import video_frames
+
 pytestmark = pytest.mark.redis
 
 REQUIRED = {
@@ -29,12 +32,9 @@ REQUIRED = {
 
 @pytest.fixture(scope="module")
 def frames(tmp_path_factory) -> Path:
-    """Frames that change slowly, as those of a camera do."""
-    rng = np.random.default_rng(5)
-    scenes = rng.integers(0, 255, (8, 6, 6, 3))
-    frames = np.repeat(scenes, 80, axis=0).repeat(16, axis=1).repeat(16, axis=2)
+    """Every other frame of the walkers: both answers occur."""
     path = tmp_path_factory.mktemp("frames") / "frames.npz"
-    np.savez(path, x=np.clip(frames + rng.integers(-9, 9, frames.shape), 0, 255).astype(np.uint8))
+    np.savez(path, x=video_frames(asset("one-by-one-person-detection.mp4"), 96)[::2])
     return path
 
 
