@@ -46,12 +46,21 @@ class ModelSession:
 
     def start(self) -> Decision | None:
         """The first plan of this catalog; None when the plan in force is one."""
-        adapts = self.spec.adaptation.policy != "never"
-        if self.plan.revision and self.plan.catalog == self.catalog.digest and bool(self.plan.ramps) == adapts:
+        if self.spec.adaptation.policy == "never":
+            first, message = Plan(0, (), self.catalog.digest), "policy never: the plain model"
+        else:
+            first = policy.first_plan(self.catalog, self.budget)
+            message = f"{len(first.ramps)} of {self.catalog.ramps} ramps report, none lets go yet"
+            if not first.ramps:
+                cheapest = min((self.catalog.overhead_share([r]) for r in range(self.catalog.ramps)), default=0.0)
+                message = (
+                    f"no ramp fits the ramp overhead of {self.budget.ramp_overhead:.2%}, the cheapest costs "
+                    f"{cheapest:.2%} of a pass: the plain model"
+                )
+        known = self.plan.revision and self.plan.catalog == self.catalog.digest
+        if known and bool(self.plan.ramps) == bool(first.ramps):
             return None
-        plan = policy.first_plan(self.catalog, self.budget) if adapts else Plan(0, (), self.catalog.digest)
-        kept = f"{len(plan.ramps)} of {self.catalog.ramps} ramps report, none lets go yet"
-        return self._take(Decision(Reason.STARTED, kept if adapts else "policy never: the plain model", plan))
+        return self._take(Decision(Reason.STARTED, message, first))
 
     def feed(self, batch: FeedbackBatch, *, more: bool = False) -> Decision | None:
         """Take one batch of feedback; a decision when one is due.
