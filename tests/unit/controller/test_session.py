@@ -18,8 +18,7 @@ CATALOG = RampCatalog((1,), [[1.0, 4.0, 7.0]], [[0.1, 0.1, 0.1]], [10.0])
 
 def a_session(plan=None, catalog=CATALOG, **spec):
     document = {"model": {"source": "x", "entrypoint": "a:b"}, "bootstrap": {"data": "x"}} | spec
-    session = ModelSession(catalog, Spec.model_validate(document), plan or Plan(0))
-    return session
+    return ModelSession(catalog, Spec.model_validate(document), plan or Plan(0))
 
 
 def feedback(n=64, *, revision=1, ramps=(0, 1, 2), err=0.1, wrong=0, exits=FINAL, catalog=CATALOG.digest, **changes):
@@ -126,8 +125,7 @@ def test_refilling_decides_nothing():
 
 
 def test_a_search_is_handed_out_once_and_its_proposal_is_considered():
-    session = a_session(budget={"rampOverhead": 0.01})
-    session.start()
+    session = a_session(Plan.of(1, [2], [0.0], CATALOG.digest), budget={"rampOverhead": 0.01})
     searches = []
     for _ in range(40):
         session.feed(feedback(32, err=0.05))
