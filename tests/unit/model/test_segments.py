@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from apparate_worker.model.cutting import DEVICE, Cut, Source
+from apparate_worker.model.cutting import DEVICE, Cut, Source, keep
 from apparate_worker.model.errors import UnsupportedModel
-from apparate_worker.model.segments import SegmentedModel, compile_source
+from apparate_worker.model.graph import Graph
+from apparate_worker.model.segments import SegmentedModel, assemble, compile_source
 from support.nets import (
     CPU,
     IMAGE,
@@ -36,6 +37,9 @@ IMAGE_MODELS = {
     "in place": Residual(3, inplace=True),
     "with a tail": Residual(3, grouped=True),
 }
+
+
+GRAPHS: dict[str, Graph] = {}
 
 
 @cache
@@ -134,3 +138,25 @@ def test_a_missing_input_is_named():
     _, running = image_model("chain")
     with pytest.raises(KeyError, match="pixels"):
         running.start({"image": torch.from_numpy(np.zeros((1, 16, 16, 3), np.uint8))})
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.sampled_from(sorted(IMAGE_MODELS)), st.sets(st.integers(0, 2)), st.integers(1, 4))
+def test_a_model_cut_at_fewer_sites_is_the_same(name: str, sites: set[int], batch: int):
+    model, _ = image_model(name)
+    graph = traced(model, [IMAGE], {"pixels": pixels(2)}) if name not in GRAPHS else GRAPHS[name]
+    GRAPHS[name] = graph
+    text, _ = in_pieces(graph, [IMAGE])
+    kept = [site for site in sorted(sites) if site < len(text.segments) - 1]
+    fewer = assemble(keep(text, kept), {node.name: value for node, value in graph.constants.items()}, CPU)
+    assert len(fewer.segments) == len(kept) + 1
+    x = torch.from_numpy(pixels(batch))
+    assert torch.equal(fewer({"pixels": x}), model(x))
+
+
+def test_joined_segments_take_what_each_of_them_took():
+    model, text, _ = encoder()
+    graph = traced(model, TOKENS, tokens(2, 5))
+    fewer = assemble(keep(text, [1, 4]), {node.name: value for node, value in graph.constants.items()}, CPU)
+    x = {name: torch.from_numpy(values) for name, values in tokens(3, 8, seed=2).items()}
+    assert torch.equal(fewer(x), encoder()[2](x))

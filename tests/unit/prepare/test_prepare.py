@@ -127,7 +127,7 @@ def test_other_data_is_another_preparation(tmp_path: Path):
     prepare(document)
     np.savez(document.bootstrap_data, pixels=pixels(96, seed=1))
     prepare(document, progress=watch)
-    assert watch.stages == ["sites", "features", "training", "latencies", "ready"]
+    assert watch.stages == ["sites", "features", "training", "choosing", "latencies", "ready"]
 
 
 def test_a_preparation_that_was_stopped_goes_on_after_its_last_finished_stage(tmp_path: Path):

@@ -22,6 +22,7 @@ STAGES = {
     "sites": "finding sites",
     "features": "running the model over the bootstrap data",
     "training": "training ramps",
+    "choosing": "choosing ramps",
     "latencies": "measuring latencies",
     "waiting": "waiting",
     "ready": "ready",

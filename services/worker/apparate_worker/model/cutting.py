@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -153,3 +153,29 @@ def _text(value: Any, graph: Graph) -> str:
     if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
         return str(value)
     raise UnsupportedModel(f"the model's graph holds {value!r}, a {type(value).__name__}, which cannot be cut yet")
+
+
+def keep(model: Cut, sites: Sequence[int]) -> Cut:
+    """The same model cut only at some of its sites: segments between them become one. `sites` rise."""
+    ends = [*sites, len(model.segments) - 1]
+    segments, begin = [], 0
+    for end in ends:
+        segments.append(_joined(model.segments[begin : end + 1]))
+        begin = end + 1
+    return replace(model, segments=tuple(segments), to_head=None)
+
+
+def _joined(parts: Sequence[Source]) -> Source:
+    """Segments one after the other: each takes, by name, what the one before it returns."""
+    arguments: dict[str, int | None] = {}
+    lines: list[str] = []
+    for i, part in enumerate(parts):
+        first, *body, last = part.code.rstrip("\n").split("\n")
+        entry, *sides = first.removeprefix("def forward(self, ").removesuffix("):").split(", ")
+        arguments |= {entry: None} if i == 0 else {}
+        arguments |= dict(zip(sides, part.sides, strict=True))
+        lines += body
+    signature = f"def forward(self, {', '.join(arguments)}):"
+    constants = tuple(dict.fromkeys(name for part in parts for name in part.constants))
+    taken = tuple(i for i in arguments.values() if i is not None)
+    return Source("\n".join([signature, *lines, last, ""]), constants, taken)

@@ -48,8 +48,13 @@ class PreparedModel:
 
 def save_backbone(folder: Path, constants: Mapping[str, Tensor], model: Cut) -> None:
     """Write the backbone's weights and the text of its segments."""
+    save_cut(folder, model)
     save_file({name: value.detach().cpu().clone().contiguous() for name, value in constants.items()}, folder / MODEL)
-    (folder / SEGMENTS).write_text(json.dumps(asdict(model), indent=1), encoding="utf-8")
+
+
+def save_cut(folder: Path, model: Cut, name: str = SEGMENTS) -> None:
+    """Write the text of a model's segments."""
+    (folder / name).write_text(json.dumps(asdict(model), indent=1), encoding="utf-8")
 
 
 def save_ramps(folder: Path, heads: Sequence[RampHead]) -> None:
@@ -69,13 +74,13 @@ def load_backbone(folder: Path, device: torch.device) -> tuple[SegmentedModel, T
     return assemble(model, constants, device), tail
 
 
-def load_cut(folder: Path, device: torch.device) -> tuple[Cut, dict[str, Tensor]]:
+def load_cut(folder: Path, device: torch.device, name: str = SEGMENTS) -> tuple[Cut, dict[str, Tensor]]:
     """The text of a folder's model and its constants. Raises InvalidPrepared."""
     constants = _tensors(folder / MODEL, device)
     try:
-        return _cut(json.loads((folder / SEGMENTS).read_text(encoding="utf-8"))), constants
+        return _cut(json.loads((folder / name).read_text(encoding="utf-8"))), constants
     except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InvalidPrepared(f"{folder / SEGMENTS} cannot be read: {error}") from error
+        raise InvalidPrepared(f"{folder / name} cannot be read: {error}") from error
 
 
 def _cut(data: Mapping[str, Any]) -> Cut:

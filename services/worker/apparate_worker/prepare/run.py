@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import platform
-import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +15,7 @@ import torch
 
 from apparate.catalog import InvalidCatalog, RampCatalog
 from apparate.contract.document import Document
-from apparate_worker.model.cutting import cut
+from apparate_worker.model.cutting import cut, keep
 from apparate_worker.model.errors import InvalidPrepared, InvalidProfile, UnsupportedModel
 from apparate_worker.model.graph import sites, trace
 from apparate_worker.model.memory import keep_freed_memory
@@ -32,48 +28,24 @@ from apparate_worker.model.store import (
     publish,
     read_catalog,
     save_backbone,
+    save_cut,
     save_ramps,
     weights_sha256,
 )
 from apparate_worker.prepare.bootstrap import BootstrapData, load_bootstrap
+from apparate_worker.prepare.choosing import choose
 from apparate_worker.prepare.features import candidates, gather, records_that_fit
+from apparate_worker.prepare.job import Job, alone, partial_folder
 from apparate_worker.prepare.profiling import affordable, batch_sizes, pooling_costs, profile
 from apparate_worker.prepare.progress import Progress, Step, quiet
-from apparate_worker.prepare.training import train
+from apparate_worker.prepare.training import TrainedRamp, train
 
-VERSION = 1  # rises when the same inputs would be prepared differently
-KEY, BACKBONE, RAMPS, CHECKED = "key.json", "backbone.json", "ramps.json", (1, 2, 3)
+VERSION = 2  # rises when the same inputs would be prepared differently
+BACKBONE, RAMPS = "backbone.json", "ramps.json"
+CHECKED = (1, 2, 3)  # batch sizes at which the parts are compared with the whole
 PROFILE_TRIES = 3
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """One preparation: what is prepared, on what, into which folder, and who is told."""
-
-    document: Document
-    device: torch.device
-    partial: Path
-    key: str
-    tell: Progress
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[Callable[[float], None]]:
-        """Tell of one stage: its share done, and at the end how long it took."""
-        began = time.monotonic()
-        self.tell(Step(name, 0.0))
-        yield lambda share: self.tell(Step(name, min(share, 1.0)))
-        self.tell(Step(name, 1.0, f"{time.monotonic() - began:.1f} s"))
-
-    def finished(self, marker: str) -> dict[str, Any] | None:
-        """What a stage left behind when it finished in an earlier run, or None."""
-        path = self.partial / marker
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
-
-    def finish(self, marker: str, content: Mapping[str, Any]) -> None:
-        """Mark a stage as finished, for a later run that resumes."""
-        fresh = self.partial / f".{marker}"
-        fresh.write_text(json.dumps(content), encoding="utf-8")
-        fresh.rename(self.partial / marker)
+ALL_SITES = "sites.json"  # the model cut at every site, of which the published one keeps some
+CHOOSING_S = 4.0  # of measuring before the choice; the catalog's latencies are measured after it
 
 
 def prepare(document: Document, *, progress: Progress = quiet, force: bool = False) -> RampCatalog:
@@ -85,7 +57,7 @@ def prepare(document: Document, *, progress: Progress = quiet, force: bool = Fal
     spec = document.model.spec
     device = torch.device(_device(spec.serving.device))
     torch.set_num_threads(spec.serving.threads)
-    with _alone(document.prepared, progress):
+    with alone(document.prepared, progress):
         return _prepare(document, device, progress, force)
 
 
@@ -97,29 +69,16 @@ def _prepare(document: Document, device: torch.device, progress: Progress, force
         progress(Step("ready", 1.0, f"{folder} is prepared already"))
         return done
     keep_freed_memory()  # as the worker does: what is measured here is what it will take there
-    partial = _partial_folder(folder, key, force)
+    partial = partial_folder(folder, key, force)
     job = Job(document, device, partial, key, progress)
     backbone = _backbone(job, data)
-    ramps = _ramps(job, data)
+    ramps = _ramps(job, data, backbone)
     catalog = _profile(job, data, ramps)
     extra = _about(job, data, backbone, ramps)
     catalog = RampCatalog.from_json(catalog.to_json() | extra)
     published = publish(partial, folder, catalog)
     progress(Step("ready", 1.0, f"{folder}: {published.ramps} ramps, digest {published.digest[:12]}"))
     return published
-
-
-@contextmanager
-def _alone(folder: Path, tell: Progress) -> Iterator[None]:
-    """Only one process prepares into a folder at a time; another waits and then finds the work done."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f".{folder.name}.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            tell(Step("waiting", 0.0, f"another process is preparing {folder}"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _device(wanted: str) -> str:
@@ -154,18 +113,6 @@ def _done(folder: Path, key: str) -> RampCatalog | None:
     return catalog if catalog.extra.get("key") == key else None
 
 
-def _partial_folder(folder: Path, key: str, force: bool) -> Path:
-    """The folder this preparation works in: of an earlier run of the same inputs if it was stopped, else empty."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    marker = partial / KEY
-    same = marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == key
-    if force or not same:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        marker.write_text(json.dumps(key), encoding="utf-8")
-    return partial
-
-
 def _backbone(job: Job, data: BootstrapData) -> dict[str, Any]:
     """Stage 1: load and trace the model, find its sites, cut it, and check that the parts equal the whole."""
     if (found := job.finished(BACKBONE)) is not None:
@@ -190,6 +137,7 @@ def _backbone(job: Job, data: BootstrapData) -> dict[str, Any]:
         if weights_sha256(model.state_dict()) != before:
             raise UnsupportedModel("the model changed its own weights while it ran: it cannot be served")
         save_backbone(job.partial, constants, pieces)
+        save_cut(job.partial, pieces, ALL_SITES)
         layers = [layer_name(node) for node in at]
         found = {"layers": layers, "weights": before, "shapes": [_shape(node.meta["val"]) for node in at]}
         job.finish(BACKBONE, found)
@@ -224,12 +172,12 @@ def _same(whole: torch.Tensor, parts: torch.Tensor, size: int, device: torch.dev
         raise UnsupportedModel(f"run in segments the model gives other scores for a batch of {size}: it cannot be cut")
 
 
-def _ramps(job: Job, data: BootstrapData) -> list[dict[str, Any]]:
-    """Stage 2: one pass over the bootstrap data, then all ramps trained on what was kept of it."""
+def _ramps(job: Job, data: BootstrapData, backbone: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Stage 2: one pass over the bootstrap data, all ramps trained on what was kept of it, the useful ones chosen."""
     if (found := job.finished(RAMPS)) is not None:
         return list(found["ramps"])
     spec = job.document.model.spec
-    pieces, constants = load_cut(job.partial, job.device)
+    pieces, constants = load_cut(job.partial, job.device, ALL_SITES)
     model = assemble(pieces, constants, job.device)
     shapes, widths = _affordable(job, model, data)
     records = records_that_fit(width for one in widths for width in one)
@@ -240,14 +188,29 @@ def _ramps(job: Job, data: BootstrapData) -> list[dict[str, Any]]:
     tail = Tail.of(pieces.tail, constants, job.device) if pieces.tail is not None else None
     with job.stage("training") as step:
         trained = train(features, shapes, tail.on_host if tail is not None else None, spec.bootstrap.epochs, step)
-    heads = [RampHead(t.shape, t.weight, t.bias, t.temperature) for t in trained]
-    save_ramps(job.partial, heads)
+    heads = [_head(one, tail, job.device) for one in trained]
+    sizes = tuple(sorted({1, spec.serving.max_batch}))
+    with job.stage("choosing") as step:
+        rough = profile(model, heads, data, sizes, job.device, step, budget_s=CHOOSING_S)
+        chosen = choose(rough, [one.exits for one in trained])
+    save_cut(job.partial, keep(pieces, chosen))
+    save_ramps(job.partial, [heads[r] for r in chosen])
     described = [
-        describe(head) | {"agreement": one.agreement, "exits_at_1_percent_loss": one.exits}
-        for head, one in zip(heads, trained, strict=True)
+        describe(heads[r])
+        | {
+            "layer": backbone["layers"][r],
+            "shape": backbone["shapes"][r],
+            "agreement": trained[r].agreement,
+            "exits_at_1_percent_loss": trained[r].exits,
+        }
+        for r in chosen
     ]
     job.finish(RAMPS, {"ramps": described})
     return described
+
+
+def _head(one: TrainedRamp, tail: Tail | None, device: torch.device) -> RampHead:
+    return RampHead(one.shape, one.weight.to(device), one.bias.to(device), one.temperature, tail)
 
 
 def _affordable(job: Job, model: SegmentedModel, data: BootstrapData) -> tuple[list[list[RampShape]], list[list[int]]]:
@@ -296,18 +259,15 @@ def _about(
 ) -> dict[str, Any]:
     """What the catalog says besides latencies."""
     wanted = job.document.model.spec.model
-    named = [
-        dict(ramp) | {"layer": layer, "shape": shape}
-        for ramp, layer, shape in zip(ramps, backbone["layers"], backbone["shapes"], strict=True)
-    ]
     return {
         "key": job.key,
-        "layers": list(backbone["layers"]),
+        "layers": [ramp["layer"] for ramp in ramps],
         "inputs": [spec.model_dump(by_alias=True, mode="json") for spec in wanted.inputs],
         "output": wanted.output,
         "classes": list(wanted.classes),
         "task": wanted.task,
-        "ramps": named,
+        "ramps": list(ramps),
+        "sites": list(backbone["layers"]),
         "weights_sha256": backbone["weights"],
         "bootstrap_records": len(data),
         "prepared_on": f"{platform.machine()}, {os.cpu_count()} CPUs, {job.device}, torch {torch.__version__}",

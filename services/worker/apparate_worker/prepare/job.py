@@ -1,0 +1,75 @@
+"""The working folder of one preparation: stages that are finished once, one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from apparate.contract.document import Document
+from apparate_worker.prepare.progress import Progress, Step
+
+KEY = "key.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One preparation: what is prepared, on what, into which folder, and who is told."""
+
+    document: Document
+    device: torch.device
+    partial: Path
+    key: str
+    tell: Progress
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Callable[[float], None]]:
+        """Tell of one stage: its share done, and at the end how long it took."""
+        began = time.monotonic()
+        self.tell(Step(name, 0.0))
+        yield lambda share: self.tell(Step(name, min(share, 1.0)))
+        self.tell(Step(name, 1.0, f"{time.monotonic() - began:.1f} s"))
+
+    def finished(self, marker: str) -> dict[str, Any] | None:
+        """What a stage left behind when it finished in an earlier run, or None."""
+        path = self.partial / marker
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+    def finish(self, marker: str, content: Mapping[str, Any]) -> None:
+        """Mark a stage as finished, for a later run that resumes."""
+        fresh = self.partial / f".{marker}"
+        fresh.write_text(json.dumps(content), encoding="utf-8")
+        fresh.rename(self.partial / marker)
+
+
+@contextmanager
+def alone(folder: Path, tell: Progress) -> Iterator[None]:
+    """Only one process prepares into a folder at a time; another waits and then finds the work done."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell(Step("waiting", 0.0, f"another process is preparing {folder}"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def partial_folder(folder: Path, key: str, force: bool) -> Path:
+    """The folder this preparation works in: of an earlier run of the same inputs if it was stopped, else empty."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    marker = partial / KEY
+    same = marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == key
+    if force or not same:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        marker.write_text(json.dumps(key), encoding="utf-8")
+    return partial
