@@ -1,7 +1,7 @@
 """Latencies of a prepared model by batch size: how long to reach each site, to run each ramp, and the whole pass.
 
-Every repetition runs all batch sizes in turn, so that a disturbance of the machine meets all of them, and medians are
-taken over repetitions. Times are of the work as it is served: with the call of each segment and the scores of a ramp
+Every repetition runs all batch sizes in turn, so that a disturbance of the machine meets all of them, and the lower
+quartile is taken over repetitions. Times are of the work as it is served: with the call of each segment and the scores of a ramp
 brought to the host.
 """
 
@@ -25,6 +25,7 @@ from apparate_worker.release import scores
 
 BUDGET_S = 12.0  # of measuring, whatever the model's size
 WARM, LEAST, MOST = 3, 7, 60  # repetitions
+QUANTILE = 0.25  # of the repetitions: on a machine that does other things half of them may be disturbed
 DISAGREE = 0.5  # the segments' times may differ from the whole pass by this share before a profile is refused
 Floats = npt.NDArray[np.float64]
 
@@ -114,7 +115,7 @@ def profile(
 def fitted(sizes: tuple[int, ...], reach_ms: Floats, overhead_ms: Floats, full_ms: Floats) -> Profile:
     """A profile from segments' times: `reach_ms` [B, R+1] to the end of the pass, `full_ms` the fastest whole pass.
 
-    The medians of short segments stand a busy machine much better than whole passes do, so the whole is their sum.
+    Short segments stand a busy machine much better than whole passes do, so the whole is their sum.
     Raises InvalidProfile where a time is not positive, or segments and whole differ too much to be of one pass.
     """
     steps = np.diff(reach_ms, axis=1, prepend=0.0)
