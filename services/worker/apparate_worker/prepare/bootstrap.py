@@ -49,6 +49,14 @@ class BootstrapData:
         for begin in range(0, len(rows), size):
             yield rows[begin : begin + size]
 
+    def typical(self, size: int) -> npt.NDArray[np.int64]:
+        """Rows of a batch that is as long as the middle one of several random batches, and the same every time."""
+        draws = np.random.default_rng(0).integers(0, len(self), (9, size))
+        if self.mask is None:
+            return draws[0]
+        lengths = _lengths(self.arrays[self.specs[self.mask].name])
+        return draws[np.argsort(lengths[draws].max(axis=1), kind="stable")[len(draws) // 2]]
+
     def head(self, records: int) -> BootstrapData:
         """The first records of it."""
         return BootstrapData({name: array[:records] for name, array in self.arrays.items()}, self.specs, self.mask)

@@ -1,8 +1,8 @@
 """Latencies of a prepared model by batch size: how long to reach each site, to run each ramp, and the whole pass.
 
 Every repetition runs all batch sizes in turn, so that a disturbance of the machine meets all of them, and the lower
-quartile is taken over repetitions. Times are of the work as it is served: with the call of each segment and the scores of a ramp
-brought to the host.
+quartile is taken over repetitions. Times are of the work as it is served: with the call of each segment, and with the
+scores of a ramp brought to the host.
 """
 
 from __future__ import annotations
@@ -87,15 +87,14 @@ def profile(
 ) -> Profile:
     """Measure. Raises InvalidProfile when the parts do not add up to the whole, on a machine too busy to measure on."""
     watch = Stopwatch(device)
-    generator = np.random.default_rng(0)
+    batches = [data.take(data.typical(size), device) for size in sizes]
     parts: list[list[list[float]]] = [[] for _ in sizes]
     ramps: list[list[list[float]]] = [[] for _ in sizes]
     whole: list[list[float]] = [[] for _ in sizes]
     began, done = time.perf_counter(), -WARM
     with torch.inference_mode():
         while done < LEAST or (done < MOST and time.perf_counter() - began < budget_s):
-            for b, size in enumerate(sizes):
-                inputs = data.take(generator.integers(0, len(data), size), device)
+            for b, inputs in enumerate(batches):
                 total = _plain(model, inputs, watch)
                 segments = _segments(model, inputs, watch)
                 overheads = _ramps(model, heads, inputs, watch)
@@ -105,11 +104,9 @@ def profile(
                     ramps[b].append(overheads)
             done += 1
             step(min(max(done / MOST, (time.perf_counter() - began) / max(budget_s, 1e-9), 0.0), 1.0))
-    reach = np.cumsum([np.median(one, axis=0) for one in parts], axis=1)
-    # Compared on the same inputs: where their size varies, so does the time, by more than any disturbance.
-    same = [np.median(np.array(w) / np.sum(p, axis=1)) for w, p in zip(whole, parts, strict=True)]
-    full = reach[:, -1] * np.array(same)
-    return fitted(tuple(sizes), reach, np.array([np.median(one, axis=0) for one in ramps]), full)
+    reach = np.cumsum([np.quantile(one, QUANTILE, axis=0) for one in parts], axis=1)
+    overhead = np.array([np.quantile(one, QUANTILE, axis=0) for one in ramps])
+    return fitted(tuple(sizes), reach, overhead, np.array([np.min(one) for one in whole]))
 
 
 def fitted(sizes: tuple[int, ...], reach_ms: Floats, overhead_ms: Floats, full_ms: Floats) -> Profile:
@@ -184,13 +181,13 @@ def pooling_costs(
         [_empty_head(shape, width, device) for shape, width in zip(*one, strict=True)]
         for one in zip(shapes, widths, strict=True)
     ]
-    watch, rows = Stopwatch(device), np.arange(len(data))
+    watch = Stopwatch(device)
     times: list[list[list[list[float]]]] = [[[[] for _ in sizes] for _ in one] for one in heads]
     whole: list[list[float]] = [[] for _ in sizes]
     with torch.inference_mode():
         for _ in range(repetitions):
             for b, size in enumerate(sizes):
-                inputs = data.take(np.resize(rows, size), device)
+                inputs = data.take(data.typical(size), device)
                 whole[b].append(_plain(model, inputs, watch))
                 state = model.start(inputs)
                 for k, some in enumerate(heads):
