@@ -51,11 +51,13 @@ class BootstrapData:
 
     def typical(self, size: int) -> npt.NDArray[np.int64]:
         """Rows of a batch that is as long as the middle one of several random batches, and the same every time."""
-        draws = np.random.default_rng(0).integers(0, len(self), (9, size))
-        if self.mask is None:
-            return draws[0]
-        lengths = _lengths(self.arrays[self.specs[self.mask].name])
-        return draws[np.argsort(lengths[draws].max(axis=1), kind="stable")[len(draws) // 2]]
+        draws: npt.NDArray[np.int64] = np.random.default_rng(0).integers(0, len(self), (9, size))
+        middle = 0
+        if self.mask is not None:
+            lengths = _lengths(self.arrays[self.specs[self.mask].name])
+            middle = int(np.argsort(lengths[draws].max(axis=1), kind="stable")[len(draws) // 2])
+        rows: npt.NDArray[np.int64] = draws[middle]
+        return rows
 
     def head(self, records: int) -> BootstrapData:
         """The first records of it."""
