@@ -13,7 +13,7 @@ from apparate_worker.model.ramps import RampShape
 from apparate_worker.model.segments import compile_source
 from apparate_worker.prepare.bootstrap import BootstrapData
 from apparate_worker.prepare.features import Features, candidates, gather, records_that_fit
-from apparate_worker.prepare.training import FOLDS, exits_at, fit_temperature, split, train
+from apparate_worker.prepare.training import FOLDS, fit_temperature, leaves_at, split, train
 from support.nets import CPU, IMAGE, Residual, in_pieces, pixels, seeded, traced
 
 PLAIN = RampShape(2, "none")
@@ -94,7 +94,8 @@ def test_of_much_data_one_part_is_held_out():
 
 def test_the_surest_leave_until_the_loss_is_spent():
     scores = torch.tensor([[4.0, 0], [3.0, 0], [2.0, 0], [1.0, 0]])
-    assert exits_at(scores, torch.tensor([True, False, True, False]), loss=0.25) == 0.75
+    agree = torch.tensor([True, False, True, False])
+    assert leaves_at(scores, agree, loss=0.25).tolist() == [True, True, True, False]
 
 
 def small_model() -> tuple[torch.nn.Module, object]:

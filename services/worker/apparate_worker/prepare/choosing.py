@@ -1,31 +1,46 @@
-"""Which of the trained ramps a model keeps: few enough to watch all the time, far enough apart to differ."""
+"""Which of the trained ramps a model keeps: few enough to watch all the time, different enough to be worth it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from apparate_worker.prepare.profiling import Profile
 
 MOST_RAMPS = 12  # tuning, shadow evaluation and feedback all pay for each; the best set of a few is found among these
 LEAST_GAP = 0.04  # of the pass between two ramps: nearer ones say the same at the same time
+LEAST_GAIN = 1e-3  # of the pass, on average: below it a ramp is kept for where it is, not for what it would add today
 
 
-def choose(profile: Profile, exits: Sequence[float], most: int = MOST_RAMPS, gap: float = LEAST_GAP) -> list[int]:
+def choose(
+    profile: Profile, leaves: npt.NDArray[np.bool_], most: int = MOST_RAMPS, gap: float = LEAST_GAP
+) -> list[int]:
     """Indices of the ramps to keep, shallow to deep.
 
-    Taken in the order of what each would save alone, the best first: the share of records it could let go within the
-    loss, times the part of the pass that they are spared. One nearer than `gap` to a better one is left out. Ramps that
-    answer later than the pass ends are kept only if there are no others.
+    leaves [N, R]: which held-out records each ramp could let go within the loss, were it alone.
+
+    Greedy: each time the ramp that adds most to what the kept ones spare, when every record leaves at the first that
+    lets it go; once none adds anything the one farthest from the others, for traffic that changes. None nearer than
+    `gap` to a kept one. Ramps that answer after the plain pass ends are kept only if there are no others.
     """
-    answers = (profile.reach_ms + profile.overhead_ms) / profile.full_ms[:, None]
-    spared = 1 - answers.max(axis=0)
-    saving = np.asarray(exits) * np.maximum(spared, 0)
+    answers = ((profile.reach_ms + profile.overhead_ms) / profile.full_ms[:, None]).max(axis=0)
     place = (profile.reach_ms / profile.full_ms[:, None]).mean(axis=0)
+    spares = np.where(leaves, 1 - answers, 0.0)
+    useful = [r for r in range(len(answers)) if answers[r] < 1] or [int(answers.argmin())]
     kept: list[int] = []
-    for r in sorted(range(len(saving)), key=lambda r: (-saving[r], r)):
-        far = all(abs(place[r] - place[k]) >= gap for k in kept)
-        if len(kept) < most and far and (spared[r] > 0 or not kept):
-            kept.append(r)
+    spared = np.zeros(len(leaves))
+    while len(kept) < most:
+        free = [r for r in useful if all(abs(place[r] - place[k]) >= gap for k in kept) and r not in kept]
+        if not free:
+            break
+        best = max(free, key=lambda r: _worth(spares[:, r], spared, [abs(place[r] - place[k]) for k in kept]))
+        kept.append(best)
+        spared = np.maximum(spared, spares[:, best])
     return sorted(kept)
+
+
+def _worth(spares: npt.NDArray[Any], spared: npt.NDArray[Any], distances: list[float]) -> tuple[float, float]:
+    gain = float(np.maximum(spares - spared, 0).mean()) if len(spared) else 0.0
+    return (gain if gain >= LEAST_GAIN else 0.0), min(distances, default=1.0)

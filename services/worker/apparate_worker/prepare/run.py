@@ -40,7 +40,7 @@ from apparate_worker.prepare.profiling import affordable, batch_sizes, pooling_c
 from apparate_worker.prepare.progress import Progress, Step, quiet
 from apparate_worker.prepare.training import TrainedRamp, train
 
-VERSION = 2  # rises when the same inputs would be prepared differently
+VERSION = 3  # rises when the same inputs would be prepared differently
 BACKBONE, RAMPS = "backbone.json", "ramps.json"
 CHECKED = (1, 2, 3)  # batch sizes at which the parts are compared with the whole
 PROFILE_TRIES = 3
@@ -192,7 +192,7 @@ def _ramps(job: Job, data: BootstrapData, backbone: Mapping[str, Any]) -> list[d
     sizes = tuple(sorted({1, spec.serving.max_batch}))
     with job.stage("choosing") as step:
         rough = profile(model, heads, data, sizes, job.device, step, budget_s=CHOOSING_S)
-        chosen = choose(rough, [one.exits for one in trained])
+        chosen = choose(rough, torch.stack([one.leaves for one in trained], 1).numpy())
     save_cut(job.partial, keep(pieces, chosen))
     save_ramps(job.partial, [heads[r] for r in chosen])
     described = [

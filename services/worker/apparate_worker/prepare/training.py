@@ -41,6 +41,8 @@ class TrainedRamp:
     """Share of held-out records on which it gives the model's answer."""
     exits: float
     """Share of held-out records that it could let go with 1 % of all answers wrong."""
+    leaves: Tensor
+    """[N] which held-out records those are; the records are the same for all ramps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,8 +135,9 @@ def _ramp(
     weight = (last.weight / spread[:, None]).T.contiguous()
     bias = last.bias - weight @ mean
     agree = scores.argmax(1) == answers
-    exits = exits_at(scores / temperature, agree)
-    return TrainedRamp(shape, weight, bias, temperature, float(agree.float().mean()), exits)
+    leaves = leaves_at(scores / temperature, agree)
+    exits = float(leaves.float().mean())
+    return TrainedRamp(shape, weight, bias, temperature, float(agree.float().mean()), exits, leaves)
 
 
 def _spread(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,8 +189,10 @@ def fit_temperature(scores: Tensor, answers: Tensor) -> float:
     return float(grid[losses.argmin()])
 
 
-def exits_at(scores: Tensor, agree: Tensor, loss: float = 0.01) -> float:
-    """Share of records that could leave, the surest first, before `loss` of all records are wrong."""
+def leaves_at(scores: Tensor, agree: Tensor, loss: float = 0.01) -> Tensor:
+    """[N] which records could leave, the surest first, before more than `loss` of all records are wrong."""
     order = (1 - torch.softmax(scores, 1).amax(1)).argsort(stable=True)
     wrong = (~agree[order]).cumsum(0)
-    return float((wrong <= loss * len(order)).float().mean())
+    found = torch.zeros(len(order), dtype=torch.bool)
+    found[order] = wrong <= loss * len(order)
+    return found
