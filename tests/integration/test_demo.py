@@ -110,7 +110,7 @@ def test_picture_and_recording_are_written(run):
     ("arguments", "told"),
     [
         (["--model", "speech"], "vision, text, cifar"),
-        (["--protocol", "smoke"], "grpc, http"),
+        (["--protocol", "smoke"], "http, grpc"),
         (["--model", "cifar"], "--data FOLDER"),
         (["--data", "/nowhere.mp4"], "/nowhere.mp4 does not exist"),
     ],

@@ -22,7 +22,7 @@ from apparate_demo.run import Options, Run, compare
 from apparate_demo.scenarios import SCENARIOS
 from apparate_demo.scenarios.scenario import Scenario, Workspace, default_workdir, write
 
-PROTOCOLS = ("grpc", "http")
+PROTOCOLS = ("http", "grpc")
 
 
 def demo_command(
@@ -33,7 +33,7 @@ def demo_command(
     ] = None,
     seconds: Annotated[float, typer.Option(min=2, max=86_400, help="Seconds of traffic, half of it plain.")] = 120.0,
     load: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of the plain model's capacity.")] = 0.5,
-    protocol: Annotated[str, typer.Option(help="How the client asks: grpc or http.")] = "grpc",
+    protocol: Annotated[str, typer.Option(help="How the client asks: http or grpc.")] = "http",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here; - for stdout.")] = None,
     plot: Annotated[Path, typer.Option(help="Write the picture here.")] = Path("out/demo.png"),
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw no picture.")] = False,
