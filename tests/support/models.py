@@ -80,6 +80,16 @@ class Chain:
     def output(self, state: State) -> Tensor:
         return state.value
 
+    def shape(self, state: State) -> tuple[int, ...]:
+        return tuple(state.value.shape)
+
+    def select(self, state: State, rows: Sequence[int]) -> State:
+        return State(state.value[list(rows)], state.mask[list(rows)] if state.mask is not None else None)
+
+    def join(self, states: Sequence[State]) -> State:
+        masks = [state.mask for state in states if state.mask is not None]
+        return State(torch.cat([state.value for state in states]), torch.cat(masks) if masks else None)
+
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """The plain model."""
         with torch.inference_mode():

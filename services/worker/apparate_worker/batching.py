@@ -139,6 +139,14 @@ class Batcher:
                 self._changed.wait(min(give_up - now, due_s if due_s is not None else timeout_s))
             return None
 
+    def due(self) -> bool:
+        """Whether `take` would give a batch at once."""
+        if not self._waiting:
+            return False  # without the lock: this is asked between segments
+        with self._changed:
+            due_s = self._due_s(self._clock())
+            return due_s is not None and due_s <= 0
+
     def _due_s(self, now: float) -> float | None:
         """Seconds until a batch may start; None while nobody waits."""
         if not self._waiting:
@@ -147,6 +155,8 @@ class Batcher:
             return 0.0
         while self._items[0].request.dropped:
             self._items.popleft()
+        if self._max_delay_s <= 0:
+            return 0.0
         return self._items[0].request.arrived + self._max_delay_s - now
 
     def _pop(self) -> list[Item]:

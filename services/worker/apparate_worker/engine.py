@@ -6,8 +6,8 @@ No sockets, no metrics, no clock. Everything here runs in the one device thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,6 +44,15 @@ class Model(Protocol):
     def output(self, state: Any) -> Tensor:
         """Scores [N, C] after the last segment."""
 
+    def shape(self, state: Any) -> tuple[int, ...]:
+        """Shape of the value in hand, [N, ...]."""
+
+    def select(self, state: Any, rows: Sequence[int]) -> Any:
+        """A state of its own for some of the rows, in the order given."""
+
+    def join(self, states: Sequence[Any]) -> Any:
+        """One state for the rows of several that stand at the same place and differ in nothing but N."""
+
 
 class Head(Protocol):
     """A ramp's head; see `apparate_worker.model.ramps`."""
@@ -68,6 +77,9 @@ class Fetch(Protocol):
 class DeviceLink(Protocol):
     """The way to the device and back."""
 
+    immediate: bool
+    """Whether a fetched tensor is there at once, so that it costs nothing to look at it before the pass goes on."""
+
     def upload(self, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
         """Inputs on the device."""
 
@@ -91,6 +103,8 @@ class _Here:
 
 class CpuLink:
     """The device is the CPU: everything is there at once."""
+
+    immediate = True
 
     def upload(self, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
         """Inputs as tensors over the same memory."""
@@ -117,6 +131,8 @@ class _Copying:
 
 class CudaLink:
     """Copies go over a side stream that waits for the main stream by event; the main stream waits for nobody."""
+
+    immediate = False
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -195,34 +211,73 @@ class Output:
     values: Array
 
 
+@dataclass(slots=True)
+class Journey:
+    """Rows on their way through the model: `at` is the next segment they run."""
+
+    state: Any
+    schedule: Schedule
+    shadow: bool = False
+    """Also the pooled vectors of ramps that are switched off."""
+    at: int = 0
+
+
 class Engine:
-    """Runs passes of one prepared model on one device."""
+    """Runs rows through one prepared model on one device."""
 
     def __init__(self, model: Model, heads: Sequence[Head], link: DeviceLink) -> None:
         self._model, self._heads, self._link = model, heads, link
+        self.divides = link.immediate
+        """Whether rows can part: what a ramp said must be known before the next segment is launched."""
 
-    def run(self, inputs: Mapping[str, Array], schedule: Schedule, *, shadow: bool = False) -> Iterator[Output]:
-        """Outputs of one pass in order, the model's own last; each is yielded while the pass goes on.
+    def start(self, inputs: Mapping[str, Array], schedule: Schedule, *, shadow: bool = False) -> Journey:
+        """The beginning of a pass over inputs [N, ...]."""
+        return Journey(self._model.start(self._link.upload(inputs)), schedule, shadow)
 
-        inputs: arrays [N, ...]. shadow: also the pooled vectors of ramps that are switched off.
+    def run(self, journey: Journey, *, pauses: bool = False) -> Iterator[Output | None]:
+        """Outputs from where the journey stands, in order, the model's own last; each is yielded while it goes on.
+
+        pauses: yield None between segments too. Where outputs are there at once, the journey may be left at any
+        yield, and run again later, divided or joined with others.
         """
         model, link = self._model, self._link
-        state = model.start(link.upload(inputs))
         coming: deque[tuple[Step, Fetch]] = deque()
-        for step in schedule.shadow_steps if shadow else schedule.steps:
-            for k in step.segments:
-                state = model.advance(k, state)
-            if step.ramp == FINAL:
-                coming.append((step, link.fetch(model.output(state).float())))
-                break
-            head = self._heads[step.ramp]
-            say = head.answer if step.active else head.pool
-            coming.append((step, link.fetch(say(model.site(state), model.mask(state)))))
+        for step in journey.schedule.shadow_steps if journey.shadow else journey.schedule.steps:
+            if step.segments.stop <= journey.at:
+                continue  # behind us
+            for k in range(max(journey.at, step.segments.start), step.segments.stop):
+                journey.state = model.advance(k, journey.state)
+                journey.at = k + 1
+                if pauses and journey.at < step.segments.stop:
+                    yield None
+            coming.append((step, link.fetch(self._say(step, journey.state))))
             while coming and coming[0][1].ready():
                 arrived, values = coming.popleft()
                 yield Output(arrived, values.take())
         for arrived, values in coming:
             yield Output(arrived, values.take())
+
+    def _say(self, step: Step, state: Any) -> Tensor:
+        model = self._model
+        if step.ramp == FINAL:
+            return model.output(state).float()
+        head = self._heads[step.ramp]
+        say = head.answer if step.active else head.pool
+        return say(model.site(state), model.mask(state))
+
+    def place(self, journey: Journey) -> Hashable:
+        """Equal for journeys that can be joined."""
+        return (id(journey.schedule), journey.shadow, journey.at, self._model.shape(journey.state)[1:])
+
+    def part(self, journey: Journey, rows: Sequence[int]) -> Journey:
+        """A journey of its own for some of the rows."""
+        return replace(journey, state=self._model.select(journey.state, rows))
+
+    def join(self, journeys: Sequence[Journey]) -> Journey:
+        """One journey for several that stand at the same place."""
+        if len(journeys) == 1:
+            return journeys[0]
+        return replace(journeys[0], state=self._model.join([one.state for one in journeys]))
 
 
 def warm_up(engine: Engine, inputs: Mapping[str, Array], schedules: Sequence[Schedule], times: int = 3) -> None:
@@ -230,5 +285,5 @@ def warm_up(engine: Engine, inputs: Mapping[str, Array], schedules: Sequence[Sch
     with torch.inference_mode():
         for schedule in schedules:
             for _ in range(times):
-                for _ in engine.run(inputs, schedule):
+                for _ in engine.run(engine.start(inputs, schedule)):
                     pass

@@ -25,8 +25,8 @@ from apparate.contract.stream import FEEDBACK_MAX_ENTRIES, FIELD, KEY_TTL_S
 from apparate.contract.wire import encode_feedback
 from apparate.feedback import FeedbackBatch
 from apparate.service.telemetry import get_logger
+from apparate_worker.passes import Pass
 from apparate_worker.release import scores
-from apparate_worker.serving import Pass
 
 Array = npt.NDArray[Any]
 log = get_logger(__name__)

@@ -10,7 +10,7 @@ import numpy as np
 from apparate.contract.metrics import WORKER
 from apparate.feedback import FINAL
 from apparate.service.telemetry import Telemetry
-from apparate_worker.serving import Pass
+from apparate_worker.passes import Pass
 
 CODES = (200, 400, 404, 413, 429, 499, 500, 503, 504)
 

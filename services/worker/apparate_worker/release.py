@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,17 +29,27 @@ class Release:
         self.order: list[int] = []
         """Rows in the order they were released."""
 
-    def at(self, ramp: int, errors: npt.NDArray[np.float32], threshold: float) -> list[int]:
-        """Rows that leave at `ramp` and have not left before. errors [N]; threshold exactly a float32."""
+    def at(
+        self, ramp: int, errors: npt.NDArray[np.float32], threshold: float, rows: Sequence[int] | None = None
+    ) -> list[int]:
+        """Rows that leave at `ramp` and have not left before. threshold exactly a float32.
+
+        errors: of `rows`, by default of all rows in order.
+        """
         if threshold <= 0 or not self._waiting:
             return []
         scores = errors.tolist()  # float32 values, exactly
-        rows = [row for row in self._waiting if scores[row] < threshold]
+        asked = range(len(scores)) if rows is None else rows
+        rows = [row for row, score in zip(asked, scores, strict=True) if score < threshold and row in self._waiting]
         for row in rows:
             del self._waiting[row]
             self.exits[row] = ramp
         self.order += rows
         return rows
+
+    def waits(self, row: int) -> bool:
+        """Whether the request still has no answer."""
+        return row in self._waiting
 
     def rest(self) -> list[int]:
         """Rows that no ramp let go; they take the model's own answer."""

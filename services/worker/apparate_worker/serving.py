@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,38 +14,20 @@ import torch
 
 from apparate.contract.resource import TensorSpec
 from apparate.feedback import FINAL
-from apparate.plan import Plan
 from apparate.service.telemetry import get_logger
 from apparate_worker.batching import Batcher, Item, stack
 from apparate_worker.engine import Engine, Output, Schedule
 from apparate_worker.errors import InferenceFailed, NotReady, WorkerError
 from apparate_worker.guard import WorkerGuard
-from apparate_worker.release import Release, scores
+from apparate_worker.passes import Flight, Parked, Pass
+from apparate_worker.release import scores
 
 Array = npt.NDArray[Any]
+PARKED_BATCHES = 4  # that answered rows may fill before they are taken on at once; so late, at most, a guard learns
+DONE = object()
+EMPTY: Array = np.zeros(0, np.int32)
 IDLE_TICK_S = 0.5  # how often an idle device thread shows that it turns
 log = get_logger(__name__)
-
-
-@dataclass(slots=True)
-class Pass:
-    """What one pass did, for feedback and metrics. Arrays have one row for each request, in batch order."""
-
-    plan: Plan
-    started_at: float
-    """Wall time, seconds."""
-    queued_s: npt.NDArray[np.float64]
-    errors: dict[int, Array] = field(default_factory=dict)
-    """[N] error score by active ramp, also past the exit."""
-    labels: dict[int, Array] = field(default_factory=dict)
-    pooled: dict[int, Array] = field(default_factory=dict)
-    """[N, F] by ramp that is switched off; only in passes with shadows."""
-    final_labels: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    exits: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    released_s: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """Arrival to release."""
-    service_s: float = 0.0
-    guarded: bool = False
 
 
 class Reports(Protocol):
@@ -81,6 +62,7 @@ class DeviceThread:
         guard: WorkerGuard,
         reports: Reports,
         loop: asyncio.AbstractEventLoop,
+        max_batch: int = 8,
         threads: int = 1,
         on_fatal: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
@@ -92,6 +74,9 @@ class DeviceThread:
         """When the thread last showed that it turns."""
         self.served = 0
         self._lost = False
+        self._max_batch, self._park_most = max_batch, PARKED_BATCHES * max_batch
+        self._parked = Parked(engine)
+        self._in_hand: list[Item] = []
         self._thread = threading.Thread(target=self._main, name="device", daemon=True)
 
     def start(self) -> None:
@@ -116,29 +101,46 @@ class DeviceThread:
     def _main(self) -> None:
         torch.set_num_threads(self._threads)  # a setting of the calling thread
         np.seterr(all="ignore")  # inputs may hold anything; what is not a number never exits
-        batch: list[Item] | None = []
         try:
             with torch.inference_mode():
-                while batch is not None:
+                while self._turn():
                     self.beat = time.monotonic()
-                    batch = self._batcher.take(IDLE_TICK_S)
-                    if batch:
-                        self._serve(batch)
+                while self._parked.rows:
+                    self._go_on(self._parked.take(self._max_batch), to_end=True)
         except BaseException as error:
             self._lost = True
             log.error("device lost", error=str(error), exc_info=error)
-            self._tell(self._fail, batch or [], NotReady(f"the worker lost its device: {error}"))
+            self._tell(self._fail, self._in_hand, NotReady(f"the worker lost its device: {error}"))
             self._on_fatal(error)
+
+    def _turn(self) -> bool:
+        """Serve the next batch, or take parked rows on when nobody waits or too many are parked; False: closed."""
+        batch = self._batcher.take(0.0 if self._parked.rows else IDLE_TICK_S)
+        if batch is None:
+            return False
+        if batch:
+            self._serve(batch)
+        while self._parked.rows >= self._park_most:
+            self._go_on(self._parked.take(self._max_batch), to_end=True)
+        if not batch and self._parked.rows:
+            self._go_on(self._parked.take(self._max_batch), to_end=False)
+        return True
 
     def _serve(self, batch: list[Item]) -> None:
         """Run a batch; when the model raises, run each unanswered item alone, so that only the bad one fails."""
-        release = Release(len(batch))
+        self._in_hand = batch
+        schedule = self._guard.admit(self.schedule)
+        one = Pass(batch, schedule.plan)
         try:
-            self._run(batch, release)
+            journey = self._engine.start(stack(batch, self._inputs), schedule, shadow=self._shadows(schedule))
+            flight: Flight | None = Flight(journey, [(one, list(range(len(batch))))])
+            while flight is not None:
+                flight = self._leg(flight)
         except Exception as error:
             if is_fatal(error):
                 raise
-            left = [batch[row] for row in release.rest()]
+            self._break([one])
+            left = [batch[row] for row in one.release.rest()]
             if len(batch) == 1:
                 log.warning("the model raised on a request", error=str(error), exc_info=error)
                 self._tell(self._fail, left, InferenceFailed(f"the model raised on this request: {error}"))
@@ -146,55 +148,117 @@ class DeviceThread:
             for item in left:
                 self.beat = time.monotonic()
                 self._serve([item])
+        self._in_hand = []
 
-    def _run(self, batch: list[Item], release: Release) -> None:
-        schedule = self._guard.admit(self.schedule)
-        shadow = bool(schedule.inactive) and self._reports.wants_shadows()
-        started = time.monotonic()
-        arrived = np.array([item.request.arrived for item in batch])
-        done = Pass(schedule.plan, time.time(), started - arrived)
-        released_at = [0.0] * len(batch)
-        revision = schedule.plan.revision
-        for output in self._engine.run(stack(batch, self._inputs), schedule, shadow=shadow):
-            rows = self._take(output, done, release)
-            if rows:
-                labels = done.final_labels if output.step.ramp == FINAL else done.labels[output.step.ramp]
-                self._tell(_answer, batch, rows, output.values, labels, output.step.ramp, revision)
-                now = time.monotonic()
-                for row in rows:
-                    released_at[row] = now
-        done.service_s = time.monotonic() - started
-        done.released_s, done.exits = np.array(released_at) - arrived, np.array(release.exits, np.int32)
-        self._close(done, release.exits, release.order)
+    def _shadows(self, schedule: Schedule) -> bool:
+        """Whether a pass keeps what ramps that are switched off would read. While no exit is open, all do: nobody has
+        a faster answer to lose, and the first search for better ramps need not wait."""
+        if not (schedule.inactive and schedule.active):
+            return False
+        return not self.schedule.plan.exits_open or self._reports.wants_shadows()
 
-    @staticmethod
-    def _take(output: Output, done: Pass, release: Release) -> list[int]:
-        """Note what one step said; the rows whose answer it is."""
-        ramp = output.step.ramp
-        if not output.step.active:
-            done.pooled[ramp] = output.values
-            return []
-        if ramp == FINAL:
-            done.final_labels = output.values.argmax(axis=1).astype(np.int32)
-            return release.rest()
-        errors, labels = scores(output.values)
-        done.errors[ramp], done.labels[ramp] = errors, labels
-        return release.at(ramp, errors, output.step.threshold)
+    def _leg(self, flight: Flight) -> Flight | None:
+        """Take a flight on until its rows are all answered, or part; those that still wait for an answer."""
+        for output in self._engine.run(flight.journey):
+            if output is None:
+                continue
+            released = self._take(output, flight)
+            if not released or output.step.ramp == FINAL or not self._engine.divides:
+                continue
+            waiting = flight.waiting()
+            if not waiting:
+                self._parked.add(flight)
+                return None
+            if 2 * len(waiting) <= flight.rows and self._batcher.waiting < self._max_batch:
+                # Under pressure whole batches go on: two small ones cost the device more than one.
+                go, stay = flight.divide(self._engine, waiting)
+                self._parked.add(stay)
+                return go
+        return None
 
-    def _close(self, done: Pass, exits: Sequence[int], order: Sequence[int]) -> None:
-        """After the last answer has left: the guard, then the report."""
+    def _go_on(self, flight: Flight, *, to_end: bool) -> None:
+        """Take a flight of answered rows on, to the end, or until somebody waits for an answer."""
+        self.beat = time.monotonic()
+        try:
+            outputs = self._engine.run(flight.journey, pauses=True)
+            while (output := next(outputs, DONE)) is not DONE:
+                if isinstance(output, Output):
+                    self._take(output, flight)
+                    continue
+                if not to_end and self._batcher.due():
+                    self._parked.add(flight)
+                    return
+                joined = self._parked.joining(flight, self._max_batch)
+                if joined is not flight:
+                    flight = joined
+                    outputs = self._engine.run(flight.journey, pauses=True)
+        except Exception as error:
+            if is_fatal(error):
+                raise
+            log.warning("the model raised on requests that were answered", error=str(error), exc_info=error)
+            self._break([one for one, _ in flight.parts])
+
+    def _take(self, output: Output, flight: Flight) -> bool:
+        """Note what one step said, and let answers go; whether any did."""
+        step, values, released = output.step, output.values, False
+        final = step.ramp == FINAL
+        errors, labels = EMPTY, EMPTY
+        if final:
+            labels = values.argmax(axis=1).astype(np.int32)
+        elif step.active:
+            errors, labels = scores(values)
+        place = 0
+        for one, rows in flight.parts:
+            here = slice(place, place + len(rows))
+            place += len(rows)
+            if final:
+                one.finish(rows, labels[here])
+                leave = one.release.rest()
+            elif step.active:
+                one.note(one.errors, step.ramp, rows, errors[here])
+                one.note(one.labels, step.ramp, rows, labels[here])
+                leave = one.release.at(step.ramp, errors[here], step.threshold, rows)
+            else:
+                one.note(one.pooled, step.ramp, rows, values[here])
+                continue
+            if leave:
+                released = True
+                self._let_go(one, rows, leave, values[here], labels[here], step.ramp)
+            if final and not one.left and not one.broken:
+                self._close(one)
+        return released
+
+    def _let_go(
+        self, one: Pass, rows: Sequence[int], leave: Sequence[int], values: Array, labels: Array, ramp: int
+    ) -> None:
+        at = {row: i for i, row in enumerate(rows)}
+        answers = [(one.items[row], values[at[row]], labels[at[row]]) for row in leave]
+        self._tell(_answer, answers, ramp, one.plan.revision)
+        now = time.monotonic()
+        for row in leave:
+            one.released_at[row] = now
+
+    def _close(self, done: Pass) -> None:
+        """After the last row has reached the end: the guard, then the report."""
+        wrong = done.close()
         if done.labels:
-            said, final = done.labels, done.final_labels
-            wrong = [exits[row] != FINAL and bool(said[exits[row]][row] != final[row]) for row in order]
             alarms = self._guard.alarms
             self._guard.observe(wrong)
             done.guarded = self._guard.guarded
             if self._guard.alarms != alarms:
                 log.warning("guard closed the exits", revision=done.plan.revision)
         else:
-            self._guard.served_plain(len(exits))
-        self.served += len(exits)
+            self._guard.served_plain(len(done.items))
+        self.served += len(done.items)
         self._reports.offer(done)
+
+    def _break(self, passes: Sequence[Pass]) -> None:
+        """Give up passes that the model raised on. Early answers that nobody can check count as wrong."""
+        for one in passes:
+            if not one.broken:
+                one.broken = True
+                self._guard.observe([one.release.exits[row] != FINAL for row in one.release.order])
+        self._parked.forget_broken()
 
     @staticmethod
     def _fail(items: Sequence[Item], error: WorkerError) -> None:
@@ -209,7 +273,6 @@ class DeviceThread:
             log.warning("an answer came after the event loop had closed")
 
 
-def _answer(batch: Sequence[Item], rows: Sequence[int], values: Array, labels: Array, ramp: int, revision: int) -> None:
-    for row in rows:
-        item = batch[row]
-        item.request.answer(item.index, values[row], labels[row], ramp, revision)
+def _answer(answers: Sequence[tuple[Item, Array, int]], ramp: int, revision: int) -> None:
+    for item, values, label in answers:
+        item.request.answer(item.index, values, label, ramp, revision)

@@ -88,6 +88,7 @@ class Worker:
             guard=self._guard,
             reports=self._reporter,
             loop=self._loop,
+            max_batch=spec.serving.max_batch,
             threads=spec.serving.threads,
             on_fatal=self._lost,
         )

@@ -11,14 +11,15 @@ from apparate.plan import Plan
 from apparate_worker.engine import CpuLink, Engine, Schedule, as_tensor, link_to, warm_up
 from support.models import Chain, a_prepared_model, items
 
+PLAN = Plan.of(1, [1], [0.5])
+
 
 def outputs(plan, *, shadow=False, x=None, prepared=None):
     prepared = prepared or a_prepared_model()
     engine = Engine(prepared.model, prepared.heads, CpuLink())
     with torch.inference_mode():
-        found = list(
-            engine.run({"x": items(4) if x is None else x}, Schedule(plan, len(prepared.heads)), shadow=shadow)
-        )
+        schedule = Schedule(plan, len(prepared.heads))
+        found = list(engine.run(engine.start({"x": items(4) if x is None else x}, schedule, shadow=shadow)))
     return prepared, found
 
 
@@ -57,12 +58,14 @@ def test_an_output_is_handed_out_before_the_next_segment_runs():
     ran = []
     prepared = a_prepared_model(hook=lambda k, value: ran.append(k))
     engine = Engine(prepared.model, prepared.heads, CpuLink())
-    first = next(engine.run({"x": items(1)}, Schedule(Plan.of(1, [0], [0.5]), 3)))
+    first = next(engine.run(engine.start({"x": items(1)}, Schedule(Plan.of(1, [0], [0.5]), 3))))
     assert (first.step.ramp, ran) == (0, [0])
 
 
 class Later:
     """A link whose copies arrive only when asked for, or after `polls` looks: what a GPU does."""
+
+    immediate = False
 
     def __init__(self, polls):
         self.polls = polls
@@ -91,8 +94,8 @@ def test_a_slow_link_changes_when_outputs_come_but_not_what_or_in_which_order(po
     prepared = a_prepared_model()
     schedule = Schedule(Plan.of(1, [0, 1, 2], [0.5] * 3), 3)
     with torch.inference_mode():
-        at_once = list(Engine(prepared.model, prepared.heads, CpuLink()).run({"x": items(4)}, schedule))
-        late = list(Engine(prepared.model, prepared.heads, Later(polls)).run({"x": items(4)}, schedule))
+        engines = [Engine(prepared.model, prepared.heads, link) for link in (CpuLink(), Later(polls))]
+        at_once, late = (list(engine.run(engine.start({"x": items(4)}, schedule))) for engine in engines)
     assert [one.step for one in late] == [one.step for one in at_once]
     for one, other in zip(late, at_once, strict=True):
         np.testing.assert_array_equal(one.values, other.values)
@@ -102,8 +105,53 @@ def test_the_launches_of_a_pass_never_wait_for_a_ramp():
     ran = []
     prepared = a_prepared_model(hook=lambda k, value: ran.append(k))
     engine = Engine(prepared.model, prepared.heads, Later(99))
-    next(engine.run({"x": items(1)}, Schedule(Plan.of(1, [0], [0.5]), 3)))
+    next(engine.run(engine.start({"x": items(1)}, Schedule(Plan.of(1, [0], [0.5]), 3))))
     assert ran == [0, 1, 2, 3]
+
+
+def journeys(x, plan=PLAN, shadow=False):
+    prepared = a_prepared_model()
+    engine = Engine(prepared.model, prepared.heads, CpuLink())
+    return engine, engine.start({"x": x}, Schedule(plan, 3), shadow=shadow)
+
+
+def test_with_pauses_a_journey_can_be_left_between_any_two_segments_and_taken_up_again():
+    engine, journey = journeys(items(4))
+    with torch.inference_mode():
+        whole = list(engine.run(engine.start({"x": items(4)}, journey.schedule)))
+        found = []
+        while journey.at < 4:
+            found.append(next(engine.run(journey, pauses=True)))
+    spoken = [one for one in found if one is not None]
+    assert len(found) > len(spoken)
+    assert [one.step for one in spoken] == [one.step for one in whole]
+    for one, other in zip(spoken, whole, strict=True):
+        np.testing.assert_array_equal(one.values, other.values)
+
+
+@given(st.lists(st.integers(0, 3), unique=True, min_size=1), st.integers(1, 3))
+def test_rows_that_part_and_join_again_get_the_same_answers(rows, at):
+    engine, journey = journeys(items(4))
+    with torch.inference_mode():
+        *_, whole = engine.run(engine.start({"x": items(4)}, journey.schedule))
+        going = engine.run(journey, pauses=True)
+        while journey.at < at:
+            next(going)
+        others = [row for row in range(4) if row not in rows]
+        parts = [engine.part(journey, chosen) for chosen in (rows, others) if chosen]
+        assert len({engine.place(part) for part in parts}) == 1
+        *_, joined = engine.run(engine.join(parts))
+    np.testing.assert_allclose(joined.values, whole.values[[*rows, *others]], rtol=1e-5, atol=1e-6)
+
+
+def test_journeys_under_different_plans_or_at_different_places_do_not_join():
+    engine, journey = journeys(items(1))
+    other = engine.start({"x": items(1)}, Schedule(PLAN, 3))
+    assert engine.place(other) != engine.place(journey)
+    further = engine.start({"x": items(1)}, journey.schedule)
+    assert engine.place(further) == engine.place(journey)
+    next(engine.run(further))
+    assert engine.place(further) != engine.place(journey)
 
 
 def test_bfloat16_arrays_become_bfloat16_tensors():

@@ -7,7 +7,7 @@ without Python, and without the interpreter's lock: the event loop goes on meanw
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -28,6 +28,8 @@ class State:
     value: Tensor
     sides: tuple[Any, ...]
     mask: Tensor | None
+    inputs: tuple[Tensor, ...] = ()
+    """What the side values were made from; empty where the model has none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +48,16 @@ class SegmentedModel:
 
     def start(self, inputs: Mapping[str, Tensor]) -> State:
         """The state before the first segment. Raises KeyError for a missing input."""
-        given = [inputs[name] for name in self.inputs]
+        given = tuple(inputs[name] for name in self.inputs)
+        return self._beside(given[0], given)
+
+    def _beside(self, value: Tensor, given: tuple[Tensor, ...]) -> State:
+        """A value with the side values and the mask of the inputs."""
+        if self.prologue is None and self.mask_input is None:
+            return State(value, (), None)
         sides = self.prologue(*given) if self.prologue is not None else ()
-        return State(given[0], sides, inputs[self.mask_input] if self.mask_input is not None else None)
+        mask = given[self.inputs.index(self.mask_input)] if self.mask_input is not None else None
+        return State(value, sides, mask, given)
 
     def advance(self, k: int, state: State) -> State:
         """Run segment k (0..R)."""
@@ -70,6 +79,20 @@ class SegmentedModel:
     def output(self, state: State) -> Tensor:
         """Scores [N, C], once the last segment has run."""
         return state.value
+
+    def shape(self, state: State) -> tuple[int, ...]:
+        """Shape of the value in hand, [N, ...]."""
+        return tuple(state.value.shape)
+
+    def select(self, state: State, rows: Sequence[int]) -> State:
+        """A state of its own for some of the rows, in the order given."""
+        index = torch.tensor(rows, device=state.value.device)
+        return self._beside(state.value[index], tuple(given[index] for given in state.inputs))
+
+    def join(self, states: Sequence[State]) -> State:
+        """One state for the rows of several that stand at the same site and differ in nothing but N."""
+        given = tuple(torch.cat(parts) for parts in zip(*(state.inputs for state in states), strict=True))
+        return self._beside(torch.cat([state.value for state in states]), given)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Scores [N, C] of a whole pass."""

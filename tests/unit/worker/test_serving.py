@@ -1,0 +1,162 @@
+"""The device thread: whatever parts, waits and joins on the way, every request gets one answer and whole feedback."""
+
+import asyncio
+
+import numpy as np
+import pytest
+import torch
+
+from apparate.adaptation.exits import exit_ramps
+from apparate.feedback import FINAL
+from apparate.plan import Plan
+from apparate_worker.batching import Batcher, Pending
+from apparate_worker.engine import CpuLink, Engine, Schedule
+from apparate_worker.errors import InferenceFailed, NotReady
+from apparate_worker.guard import WorkerGuard
+from apparate_worker.serving import DeviceThread
+from support.models import X, a_prepared_model, items, no_hook
+
+THRESHOLDS = [0.05, 0.08]
+PLAN = Plan.of(3, [0, 2], THRESHOLDS)
+
+
+class Reports:
+    """Keeps every pass; wants shadows on every `every`-th, 0: never."""
+
+    def __init__(self, every=0):
+        self.passes, self.asked, self.every = [], 0, every
+
+    def wants_shadows(self):
+        self.asked += 1
+        return bool(self.every) and self.asked % self.every == 0
+
+    def offer(self, done):
+        self.passes.append(done)
+
+
+class OpenGuard(WorkerGuard):
+    """Never closes: what parts and joins is looked at here, not the budget."""
+
+    def admit(self, schedule):
+        return schedule
+
+
+async def serve(x, *, plan=PLAN, gap_s=0.0, every=0, hook=no_hook, max_batch=4, together=1):
+    """Serve items one request each (or `together` at once); (answers or errors in order, reports, prepared model)."""
+    prepared = a_prepared_model(hook=hook, sharp=2.0)
+    batcher, reports = Batcher(max_batch=max_batch, max_delay_s=0.0, max_queue=1000), Reports(every)
+    thread = DeviceThread(
+        engine=Engine(prepared.model, prepared.heads, CpuLink()),
+        batcher=batcher,
+        inputs=(X,),
+        schedule=Schedule(plan, len(prepared.heads)),
+        guard=OpenGuard(0.01, len(prepared.heads)),
+        reports=reports,
+        loop=asyncio.get_running_loop(),
+        max_batch=max_batch,
+    )
+    requests = [
+        Pending({"x": one[None]}, 1, asyncio.get_running_loop().create_future(), asyncio.get_running_loop().time())
+        for one in x
+    ]
+    thread.start()
+    for number, request in enumerate(requests):
+        batcher.put(request)
+        if number % together == together - 1:
+            await asyncio.sleep(gap_s)
+    results = await asyncio.gather(*(request.future for request in requests), return_exceptions=True)
+    batcher.close(NotReady("done"))
+    assert await thread.ended(5)
+    return requests, results, reports, prepared
+
+
+def wanted(prepared, x, ramps):
+    """([N, R] errors, [N, R] labels, [N] final labels) of whole passes."""
+    with torch.inference_mode():
+        engine = Engine(prepared.model, prepared.heads, CpuLink())
+        plan = Plan.of(1, ramps, [0.0] * len(ramps))
+        *said, final = engine.run(engine.start({"x": x}, Schedule(plan, len(prepared.heads))))
+    probabilities = [torch.softmax(torch.from_numpy(one.values), 1).numpy() for one in said]
+    errors = np.column_stack([1 - p.max(1) for p in probabilities])
+    return errors, np.column_stack([p.argmax(1) for p in probabilities]), final.values.argmax(1)
+
+
+@pytest.mark.parametrize("together", [1, 3, 40])
+@pytest.mark.parametrize("gap_s", [0.0, 0.002])
+async def test_every_request_leaves_where_the_exit_rule_says_and_is_reported_whole(together, gap_s):
+    x = items(120)
+    requests, _, reports, prepared = await serve(x, gap_s=gap_s, together=together, every=3)
+    errors, labels, final = wanted(prepared, x, [0, 2])
+    place = np.array([0, 2, FINAL])[exit_ramps(errors.astype(np.float32), np.array(THRESHOLDS))]
+    assert 0.2 < (place != FINAL).mean() < 0.95  # some leave, some do not
+    np.testing.assert_array_equal([request.exits[0] for request in requests], place)
+    said = np.where(place == 0, labels[:, 0], np.where(place == 2, labels[:, 1], final))
+    np.testing.assert_array_equal([request.labels[0] for request in requests], said)
+
+    number = {id(request): i for i, request in enumerate(requests)}
+    seen = []
+    for done in reports.passes:
+        rows = [number[id(item.request)] for item in done.items]
+        seen += rows
+        np.testing.assert_array_equal(done.exits, place[rows])
+        np.testing.assert_array_equal(done.final_labels, final[rows])
+        np.testing.assert_allclose(done.errors[0], errors[rows, 0], atol=1e-5)
+        np.testing.assert_allclose(done.errors[2], errors[rows, 1], atol=1e-5)
+        assert (done.released_s > 0).all()
+        for pooled in done.pooled.values():
+            assert len(pooled) == len(rows)
+            assert np.abs(pooled).sum(axis=1).all()
+    assert sorted(seen) == list(range(120))
+
+
+async def test_answered_rows_of_several_passes_go_on_as_one_batch():
+    sizes = []
+    await serve(
+        items(64), plan=Plan.of(1, [0], [1.0]), hook=lambda k, value: sizes.append((k, len(value))), max_batch=8
+    )
+    tails = [size for k, size in sizes if k == 3]
+    assert sum(tails) == 64
+    assert max(tails) > 1
+
+
+async def test_who_waits_for_an_answer_goes_before_those_who_have_one():
+    order = []
+    await serve(items(2), plan=Plan.of(1, [0], [1.0]), hook=lambda k, value: order.append(k), together=2, max_batch=1)
+    assert order[:2] == [0, 0]  # the second's first segment before the rest of the first
+
+
+async def test_a_plan_without_open_exits_runs_whole_passes_with_shadows():
+    _, _, reports, _ = await serve(items(8), plan=PLAN.closed(), together=8)
+    assert all(set(done.pooled) == {1} for done in reports.passes)
+
+
+async def test_the_plain_model_has_no_shadows():
+    _, _, reports, _ = await serve(items(8), plan=Plan(0), every=1, together=8)
+    assert all(not done.pooled for done in reports.passes)
+
+
+async def test_an_item_the_model_raises_on_fails_alone():
+    x = items(12)
+    x[5] = 1e6
+
+    def hook(k, value):
+        if k == 0 and value.abs().max() > 1e5:
+            raise RuntimeError("poison")
+
+    _, results, reports, _ = await serve(x, hook=hook, together=12)
+    assert [i for i, result in enumerate(results) if isinstance(result, InferenceFailed)] == [5]
+    assert sum(len(done.items) for done in reports.passes) == 11
+
+
+async def test_when_the_model_raises_on_answered_rows_the_answers_stand_and_later_requests_are_served():
+    raised = []
+
+    def hook(k, value):
+        if k == 3 and not raised:
+            raised.append(k)
+            raise RuntimeError("once")
+
+    _, results, reports, _ = await serve(items(30), plan=Plan.of(1, [0], [1.0]), hook=hook, gap_s=0.001)
+    assert raised
+    assert results == [None] * 30
+    assert 0 < sum(len(done.items) for done in reports.passes) < 30
