@@ -63,3 +63,13 @@ def test_saturation_counts_answers_a_second(client, server, protocol):
 
 def test_pings_are_timed_one_by_one(client, server):
     assert (client.ping(Target(server["grpc"], "m", "grpc"), 10) > 0).all()
+
+
+def test_errors_are_no_throughput(client, server):
+    with pytest.raises(ClientError, match="HTTP 500: broken"):
+        client.saturate(Target(server["http"], "broken", "http"), seconds=0.2, concurrency=2)
+
+
+def test_an_error_is_a_request_without_an_answer(client, server):
+    outcome = client.run(Target(server["http"], "broken", "http"), a_slice(4, 0.1))
+    assert not outcome.answered.any() and "HTTP 500: broken" in outcome.error

@@ -50,6 +50,8 @@ async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 def http_answer(head: bytes, headers: dict[str, str], body: bytes) -> bytes:
     if head.startswith(b"GET"):
         return b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    if b"/models/broken/" in head:
+        return b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 6\r\n\r\nbroken"
     data = scores(np.frombuffer(body[int(headers["inference-header-content-length"]) :], np.uint8)).tobytes()
     output = {"name": "logits", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": len(data)}}
     parameters = {"exit_ramp": RAMP, "plan_revision": REVISION}

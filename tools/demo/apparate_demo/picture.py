@@ -103,7 +103,8 @@ def _agreement(axes: Any, story: Story) -> None:
         color=LIMIT,
     )
     total = 100 * float(same.mean()) if len(same) else 0.0
-    axes.set(xlim=(0, story.seconds), ylabel=f"of {ROLLING:,} answers, %", title=f"Same answer as the plain model: {total:.2f} %")
+    axes.set(title=f"Same answer as the plain model: {total:.2f} %")
+    axes.set(xlim=(0, story.seconds), ylabel=f"of {ROLLING:,} answers, %")
     axes.tick_params(labelbottom=False)
 
 

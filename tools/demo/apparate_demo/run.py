@@ -18,7 +18,7 @@ from apparate.contract.resource import PlanStatus
 from apparate.feedback import FeedbackBatch
 from apparate_demo import load
 from apparate_demo.assets import asset
-from apparate_demo.client import Client, Target
+from apparate_demo.client import Client, ClientError, Target
 from apparate_demo.recording import Recorder
 from apparate_demo.results import Pair
 from apparate_demo.scenarios.scenario import Workspace
@@ -141,6 +141,8 @@ def _slices(
             before, start = cpu_seconds(processes), time.monotonic()
             outcomes[side] = client.run(targets[side], piece)
             spent[side] += time.monotonic() - start
+            if not outcomes[side].answered.any():
+                raise ClientError(f"no request of slice {number + 1} was answered: {outcomes[side].error}")
             for name, seconds in cpu_seconds(processes).items():
                 used[side][name] += seconds - before[name]
             time.sleep(SETTLE_S)
