@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,13 @@ def test_the_plain_document_differs_in_name_and_policy_only(tmp_path, frames):
     exits, plain = workspace.document.model, workspace.plain.model
     assert plain.spec.adaptation.policy == "never"
     assert plain.spec.model == exits.spec.model and plain.spec.serving == exits.spec.serving
+
+
+def test_what_a_scenario_says_of_the_spec_is_in_both_documents(tmp_path, frames):
+    scenario = replace(SCENARIOS["vision"], spec={"budget": {"rampOverhead": 0.05}, "serving": {"maxBatch": 4}})
+    workspace = write(scenario, tmp_path / "work", frames)
+    for spec in (workspace.document.model.spec, workspace.plain.model.spec):
+        assert (spec.budget.ramp_overhead, spec.serving.max_batch) == (0.05, 4)
 
 
 def test_a_workspace_is_written_once_for_the_same_data(tmp_path, frames):

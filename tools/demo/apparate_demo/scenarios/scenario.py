@@ -93,6 +93,7 @@ def documents(scenario: Scenario, weights: Path) -> tuple[dict[str, Any], dict[s
         spec = {
             "model": {"source": str(weights.resolve()), **scenario.model},
             "bootstrap": {"data": "bootstrap.npz", **scenario.spec.get("bootstrap", {})},
+            "budget": dict(scenario.spec.get("budget", {})),
             "serving": dict(scenario.spec.get("serving", {})),
             "adaptation": dict(adaptation),
         }
