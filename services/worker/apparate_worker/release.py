@@ -74,6 +74,9 @@ def scores(logits: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], npt.NDArr
 
 
 def _score(row: list[float]) -> tuple[float, int]:
+    if len(row) == 2:
+        less = row[1] - row[0]
+        return 1.0 - 1.0 / (1.0 + math.exp(-abs(less))), int(less > 0)
     top = max(row)
     total = sum(math.exp(score - top) for score in row)  # NaN for any NaN, and for an infinite top
     return 1.0 - 1.0 / total, row.index(top)
