@@ -37,5 +37,5 @@ SCENARIO = Scenario(
         "classes": ["other", "vehicle"],
     },
     gather=gather,
-    spec={},
+    spec={"budget": {"rampOverhead": 0.05}},
 )

@@ -44,5 +44,5 @@ SCENARIO = Scenario(
         "classes": ["no person", "person"],
     },
     gather=gather,
-    spec={},
+    spec={"budget": {"rampOverhead": 0.05}},
 )
