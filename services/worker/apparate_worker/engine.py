@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -187,12 +188,17 @@ class Schedule:
     """
 
     def __init__(self, plan: Plan, ramps: int) -> None:
-        self.plan = plan
+        self.plan, self._ramps = plan, ramps
         self.active = plan.active
         thresholds = dict(zip(plan.active, plan.thresholds.tolist(), strict=True))
         self.inactive = tuple(r for r in range(ramps) if r not in thresholds)
         self.steps = self._steps(list(plan.active), thresholds, ramps)
         self.shadow_steps = self._steps(list(range(ramps)), thresholds, ramps)
+
+    @cached_property
+    def without_ramps(self) -> Schedule:
+        """The same plan's revision with no ramp at all."""
+        return Schedule(Plan(self.plan.revision, (), self.plan.catalog), self._ramps)
 
     @staticmethod
     def _steps(stops: list[int], thresholds: Mapping[int, float], ramps: int) -> tuple[Step, ...]:

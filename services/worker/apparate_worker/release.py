@@ -51,10 +51,11 @@ class Release:
         """Whether the request still has no answer."""
         return row in self._waiting
 
-    def rest(self) -> list[int]:
-        """Rows that no ramp let go; they take the model's own answer."""
-        rows = list(self._waiting)
-        self._waiting.clear()
+    def rest(self, among: Sequence[int] | None = None) -> list[int]:
+        """Rows that no ramp let go, by default of all; they take the model's own answer."""
+        rows = list(self._waiting) if among is None else [row for row in among if row in self._waiting]
+        for row in rows:
+            del self._waiting[row]
         self.order += rows
         return rows
 
@@ -76,7 +77,7 @@ def scores(logits: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], npt.NDArr
 def _score(row: list[float]) -> tuple[float, int]:
     if len(row) == 2:
         less = row[1] - row[0]
-        return 1.0 - 1.0 / (1.0 + math.exp(-abs(less))), int(less > 0)
+        return (1.0 - 1.0 / (1.0 + math.exp(-abs(less))) if abs(less) < math.inf else math.nan), int(less > 0)
     top = max(row)
     total = sum(math.exp(score - top) for score in row)  # NaN for any NaN, and for an infinite top
     return 1.0 - 1.0 / total, row.index(top)

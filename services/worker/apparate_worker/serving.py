@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,9 @@ from apparate_worker.release import scores
 Array = npt.NDArray[Any]
 PARKED_BATCHES = 4  # that answered rows may fill before they are taken on at once; so late, at most, a guard learns
 TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16 costs an eighth less than one of 8
+WORTH_PARTING_MS = 2.5  # parting and joining take some tenths of a millisecond; what they spare must be a lot more
+CROWDED_BATCHES = 2
+RAMPS_IN_CROWD = 8  # one pass in so many
 DONE = object()
 EMPTY: Array = np.zeros(0, np.int32)
 IDLE_TICK_S = 0.5  # how often an idle device thread shows that it turns
@@ -50,6 +54,7 @@ def is_fatal(error: BaseException) -> bool:
 class DeviceThread:
     """Owns the device: every torch call of serving happens in its one thread.
 
+    remaining_ms(ramp, rows): time from a ramp's site to the end of the model, for so many rows.
     on_fatal is called, in that thread, when the device is lost; the thread has then ended.
     """
 
@@ -64,6 +69,7 @@ class DeviceThread:
         reports: Reports,
         loop: asyncio.AbstractEventLoop,
         max_batch: int = 8,
+        remaining_ms: Callable[[int, int], float] = lambda ramp, rows: math.inf,
         threads: int = 1,
         on_fatal: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
@@ -76,6 +82,8 @@ class DeviceThread:
         self.served = 0
         self._lost = False
         self._max_batch, self._tail_batch = max_batch, TAIL_BATCHES * max_batch
+        self._remaining_ms = remaining_ms
+        self._crowded = 0
         self._park_most = PARKED_BATCHES * max_batch
         self._parked = Parked(engine)
         self._held: Flight | None = None
@@ -138,7 +146,7 @@ class DeviceThread:
     def _serve(self, batch: list[Item], held: Flight | None = None) -> None:
         """Run a batch. held: a flight that waits for it where ramps have let most of its rows go."""
         self._in_hand = batch
-        schedule = self._guard.admit(self.schedule)
+        schedule = self._relieved(self._guard.admit(self.schedule))
         one = Pass(batch, schedule.plan)
         try:
             journey = self._engine.start(stack(batch, self._inputs), schedule, shadow=self._shadows(schedule))
@@ -178,6 +186,19 @@ class DeviceThread:
             self.beat = time.monotonic()
             self._serve([item])
 
+    def _relieved(self, schedule: Schedule) -> Schedule:
+        """The schedule, mostly without its ramps while two whole batches wait.
+
+        Then the queue is what answers wait for, and every ramp would lengthen it. Some passes keep their ramps, so
+        that feedback goes on.
+        """
+        if self._batcher.waiting < CROWDED_BATCHES * self._max_batch or not schedule.active:
+            return schedule
+        self._crowded += 1
+        if self._crowded % RAMPS_IN_CROWD == 0:
+            return schedule
+        return schedule.without_ramps
+
     def _shadows(self, schedule: Schedule) -> bool:
         """Whether a pass keeps what ramps that are switched off would read.
 
@@ -200,7 +221,7 @@ class DeviceThread:
         for output in self._engine.run(flight.journey):
             if output is None or not self._take(output, flight) or output.step.ramp == FINAL:
                 continue
-            if not self._engine.divides:
+            if not self._engine.divides or self._remaining_ms(output.step.ramp, flight.rows) < WORTH_PARTING_MS:
                 continue
             waiting = flight.waiting()
             if not waiting:
@@ -257,7 +278,7 @@ class DeviceThread:
             place += len(rows)
             if final:
                 one.finish(rows, labels[here])
-                leave = one.release.rest()
+                leave = one.release.rest(rows)
             elif step.active:
                 one.note(one.errors, step.ramp, rows, errors[here])
                 one.note(one.labels, step.ramp, rows, labels[here])

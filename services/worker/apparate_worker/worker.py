@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from apparate.catalog import RampCatalog
 from apparate.contract.document import Document
 from apparate.contract.resource import TensorSpec
 from apparate.contract.stream import feedback_key, plans_key, worker_key
@@ -89,6 +90,7 @@ class Worker:
             reports=self._reporter,
             loop=self._loop,
             max_batch=spec.serving.max_batch,
+            remaining_ms=lambda ramp, rows: remaining_ms(catalog, ramp, rows),
             threads=spec.serving.threads,
             on_fatal=self._lost,
         )
@@ -229,6 +231,12 @@ class Worker:
             "apparate_feedback_dropped": self._dropped(),
         }
         return self._meter.render(gauges, counters)
+
+
+def remaining_ms(catalog: RampCatalog, ramp: int, rows: int) -> float:
+    """Time from a ramp's site to the end of the model, for a batch of so many rows."""
+    size = int(catalog.rows(np.array([rows]))[0])
+    return float(catalog.full_ms[size] - catalog.reach_ms[size, ramp])
 
 
 async def _until(reached: Callable[[], object], within_s: float) -> None:

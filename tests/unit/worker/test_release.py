@@ -52,3 +52,11 @@ def test_scores_that_are_no_numbers_are_never_sure(bad, where, classes):
     with np.errstate(all="ignore"):
         errors, _ = scores(logits)
     assert Release(1).at(0, errors, 1.0) == []
+
+
+def test_the_rest_of_some_rows_leaves_the_others_waiting():
+    release = Release(4)
+    release.at(0, np.array([0.1, 0.9, 0.9, 0.9], np.float32), 0.5)
+    assert release.rest([0, 1]) == [1]
+    assert [release.waits(row) for row in range(4)] == [False, False, True, True]
+    assert release.rest() == [2, 3]

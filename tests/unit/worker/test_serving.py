@@ -1,6 +1,7 @@
 """The device thread: whatever parts, waits and joins on the way, every request gets one answer and whole feedback."""
 
 import asyncio
+import time
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ import torch
 from apparate.adaptation.exits import exit_ramps
 from apparate.feedback import FINAL
 from apparate.plan import Plan
-from apparate_worker.batching import Batcher, Pending
+from apparate_worker import serving
+from apparate_worker.batching import Batcher, Item, Pending
 from apparate_worker.engine import CpuLink, Engine, Schedule
 from apparate_worker.errors import InferenceFailed, NotReady
 from apparate_worker.guard import WorkerGuard
+from apparate_worker.passes import Flight, Pass
 from apparate_worker.serving import DeviceThread
 from support.models import X, a_prepared_model, items, no_hook
 
@@ -41,8 +44,12 @@ class OpenGuard(WorkerGuard):
         return schedule
 
 
-async def serve(x, *, plan=PLAN, gap_s=0.0, every=0, hook=no_hook, max_batch=4, together=1):
-    """Serve items one request each (or `together` at once); (answers or errors in order, reports, prepared model)."""
+async def serve(x, *, plan=PLAN, gap_s=0.0, every=0, hook=no_hook, max_batch=4, together=1, seed=None):
+    """Serve items one request each (or `together` at once); (answers or errors in order, reports, prepared model).
+
+    seed: requests come in bursts of random size with random gaps instead.
+    """
+    random = np.random.default_rng(seed)
     prepared = a_prepared_model(hook=hook, sharp=2.0)
     batcher, reports = Batcher(max_batch=max_batch, max_delay_s=0.0, max_queue=1000), Reports(every)
     thread = DeviceThread(
@@ -62,7 +69,9 @@ async def serve(x, *, plan=PLAN, gap_s=0.0, every=0, hook=no_hook, max_batch=4, 
     thread.start()
     for number, request in enumerate(requests):
         batcher.put(request)
-        if number % together == together - 1:
+        if seed is not None and random.random() < 0.2:
+            await asyncio.sleep(random.choice([0.0, 0.0005, 0.003]))
+        elif seed is None and number % together == together - 1:
             await asyncio.sleep(gap_s)
     results = await asyncio.gather(*(request.future for request in requests), return_exceptions=True)
     batcher.close(NotReady("done"))
@@ -81,11 +90,22 @@ def wanted(prepared, x, ramps):
     return errors, np.column_stack([p.argmax(1) for p in probabilities]), final.values.argmax(1)
 
 
-@pytest.mark.parametrize("together", [1, 3, 40])
-@pytest.mark.parametrize("gap_s", [0.0, 0.002])
-async def test_every_request_leaves_where_the_exit_rule_says_and_is_reported_whole(together, gap_s):
-    x = items(120)
-    requests, _, reports, prepared = await serve(x, gap_s=gap_s, together=together, every=3)
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        {"together": 1},
+        {"together": 40},
+        {"gap_s": 0.002},
+        {"gap_s": 0.002, "together": 3},
+        *({"seed": s} for s in range(6)),
+    ],
+    ids=str,
+)
+async def test_every_request_leaves_where_the_exit_rule_says_and_is_reported_whole(arrivals, monkeypatch):
+    monkeypatch.setattr(serving, "PARKED_BATCHES", 1)  # parked rows go on among everything else
+    x = items(400)
+    slow = {"hook": lambda k, value: time.sleep(0.0003)} if "seed" in arrivals else {}
+    requests, _, reports, prepared = await serve(x, every=3, **arrivals, **slow)
     errors, labels, final = wanted(prepared, x, [0, 2])
     place = np.array([0, 2, FINAL])[exit_ramps(errors.astype(np.float32), np.array(THRESHOLDS))]
     assert 0.2 < (place != FINAL).mean() < 0.95  # some leave, some do not
@@ -106,7 +126,7 @@ async def test_every_request_leaves_where_the_exit_rule_says_and_is_reported_who
         for pooled in done.pooled.values():
             assert len(pooled) == len(rows)
             assert np.abs(pooled).sum(axis=1).all()
-    assert sorted(seen) == list(range(120))
+    assert sorted(seen) == list(range(400))
 
 
 async def test_answered_rows_of_several_passes_go_on_as_one_batch():
@@ -160,3 +180,30 @@ async def test_when_the_model_raises_on_answered_rows_the_answers_stand_and_late
     assert raised
     assert results == [None] * 30
     assert 0 < sum(len(done.items) for done in reports.passes) < 30
+
+
+async def test_answered_rows_that_reach_the_end_first_do_not_answer_for_those_behind():
+    prepared = a_prepared_model()
+    batcher, reports = Batcher(max_batch=4, max_delay_s=0.0, max_queue=10), Reports()
+    loop = asyncio.get_running_loop()
+    thread = DeviceThread(
+        engine=Engine(prepared.model, prepared.heads, CpuLink()),
+        batcher=batcher,
+        inputs=(X,),
+        schedule=Schedule(PLAN, 3),
+        guard=OpenGuard(0.01, 3),
+        reports=reports,
+        loop=loop,
+        max_batch=4,
+    )
+    request = Pending({"x": items(4)}, 4, loop.create_future(), time.monotonic())
+    one = Pass([Item(request, i) for i in range(4)], PLAN)
+    one.release.at(0, np.array([0.0, 0.0, 0.9, 0.9], np.float32), 0.5)
+    with torch.inference_mode():
+        journey = thread._engine.start({"x": items(4)}, thread.schedule)
+        ahead, behind = Flight(journey, [(one, [0, 1, 2, 3])]).divide(thread._engine, [0, 1])
+        thread._go_on(ahead, to_end=True)
+        assert not reports.passes
+        thread._fly(behind)
+    await asyncio.sleep(0)
+    assert [len(done.items) for done in reports.passes] == [4]

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from apparate_proto.v1 import feedback_pb2, plan_pb2
 from google.protobuf.message import DecodeError
 
 from apparate.feedback import FeedbackBatch, InvalidFeedback
 from apparate.plan import InvalidPlan, Plan, RampSetting
+from apparate_proto.v1 import feedback_pb2, plan_pb2
 
 F32 = np.dtype("<f4")
 I32 = np.dtype("<i4")
