@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import socket
 import sys
@@ -41,6 +42,7 @@ def main() -> int:
         print(f"apparate-controller: {error}", file=sys.stderr)
         return 2
     configure_logging(settings.log_level, "controller")
+    os.nice(settings.niceness)
     with contextlib.closing(listening):
         asyncio.run(run(settings, documents, listening))
     return 0

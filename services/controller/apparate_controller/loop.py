@@ -29,6 +29,7 @@ from apparate_controller.sources.redis_stream import Backlog, Entry
 
 LOOK_AROUND_S = 1.0  # workers, backlog and the plan in force are looked at this often
 SEARCH_NICENESS = 10
+COMMIT_S = 0.25  # between acks; each is a transaction, and what is not acked is only read again after a crash
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0  # between attempts to reach Redis; recovery takes no longer than the longest
 
 T = TypeVar("T")
@@ -120,6 +121,7 @@ class ModelLoop:
         self._new_session, self._ports = new_session, ports
         self._intake: Intake | None = None
         self._looked_at = 0.0
+        self._committed_at = 0.0
         self._stopping = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"session {model}")
         self._search_thread = ThreadPoolExecutor(1, thread_name_prefix=f"search {model}", initializer=_give_way)
@@ -142,6 +144,9 @@ class ModelLoop:
                     pause = await self._pause(error, pause)
                 except Exception as error:  # noqa: BLE001 - outermost loop: told by the observer, then tried again
                     pause = await self._pause(error, pause)
+            if self._intake is not None and self._intake.uncommitted:
+                with contextlib.suppress(Exception):  # not stored: read again by whoever comes next
+                    await self._commit(self._intake)
         finally:
             if self._searching is not None:
                 self._searching.cancel()
@@ -235,7 +240,7 @@ class ModelLoop:
             self._ports.observer.took(took)
             if took.decision is not None:
                 await self._decided(took.decision, intake)
-        if intake.uncommitted:
+        if intake.uncommitted and time.monotonic() - self._committed_at >= COMMIT_S:
             await self._commit(intake)
         await self._search(intake)
         if time.monotonic() - self._looked_at >= LOOK_AROUND_S:
@@ -283,6 +288,7 @@ class ModelLoop:
 
     async def _commit(self, intake: Intake, *, everything: bool = False) -> None:
         """Ack what was worked off, together with progress: all of it when what Redis holds is not known."""
+        self._committed_at = time.monotonic()
         progress = intake.progress
         changed, forgotten = progress.positions.changes()
         stored = progress.to_fields(None if everything else changed)

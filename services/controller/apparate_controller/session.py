@@ -43,6 +43,7 @@ class ModelSession:
         self._seen_revision = self.plan.revision
         self._search: Search | None = None
         self._proposal: tuple[int, ...] | None = None
+        self._checked_at = 0
 
     def start(self) -> Decision | None:
         """The first plan of this catalog; None when the plan in force is one."""
@@ -75,10 +76,20 @@ class ModelSession:
         if self.spec.adaptation.policy == "never" or self.spec.adaptation.paused:
             return None
         alarm = self._monitor.alarm or (batch.guarded and batch.revision >= self.plan.revision)
-        due = not more and (self._proposal or policy.due(self.window.added, self._memory, self.budget))
-        return self._decide(alarm=alarm) if alarm or due else None
+        if alarm or (not more and self._due()):
+            return self._decide(alarm=alarm)
+        return None
+
+    def _due(self) -> bool:
+        if self._proposal is not None or policy.due(self.window, self._memory, self.budget):
+            return True
+        if self.window.added - self._checked_at < policy.CHECK_EVERY:
+            return False
+        self._checked_at = self.window.added
+        return policy.contradicted(self.window, self.plan, self.budget)
 
     def _decide(self, *, alarm: bool) -> Decision:
+        self._checked_at = self.window.added
         probing = False
         if not alarm and policy.adjustment_due(self.window, self._memory):
             self._memory = replace(self._memory, adjusted_at=self.window.added)
@@ -101,7 +112,7 @@ class ModelSession:
         return self._take(decision)
 
     def take_search(self) -> Search | None:
-        """A search for other ramps that is wanted, once. Run it, in a thread of its own, and `propose` what it finds."""
+        """A search for other ramps that is wanted, once; run it in another thread and `propose` what it finds."""
         search, self._search = self._search, None
         return search
 

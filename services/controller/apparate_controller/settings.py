@@ -35,6 +35,12 @@ class ControllerSettings(ServiceSettings):
         le=60,
         description="Longest wait for feedback in one read, in seconds; a dead connection is noticed 2 s after it.",
     )
+    niceness: int = Field(
+        default=0,
+        ge=0,
+        le=19,
+        description="Lower priority of the process, so that adaptation gives way to serving on the same machine.",
+    )
     retry_s: float = Field(
         default=2.0, gt=0, le=3600, description="Time between looks at a model's catalog file, in seconds."
     )

@@ -26,7 +26,7 @@ def a_spec(**adaptation):
 
 
 def traffic(seed, n, *, hard=0.3, skill=1.0):
-    """err, top1, final of n requests; `hard` is the share of hard ones, `skill` how well scores tell right from wrong."""
+    """err, top1, final of n requests; `hard`: share of hard ones, `skill`: how well scores tell right from wrong."""
     rng = np.random.default_rng(seed)
     difficulty = np.where(rng.random(n) < hard, rng.uniform(0.5, 1.5, n), rng.uniform(0.0, 0.3, n))
     depth = REACH_MS / 10.0

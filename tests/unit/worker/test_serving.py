@@ -103,6 +103,7 @@ def wanted(prepared, x, ramps):
 )
 async def test_every_request_leaves_where_the_exit_rule_says_and_is_reported_whole(arrivals, monkeypatch):
     monkeypatch.setattr(serving, "PARKED_BATCHES", 1)  # parked rows go on among everything else
+    monkeypatch.setattr(serving, "CROWDED_BATCHES", 1000)
     x = items(400)
     slow = {"hook": lambda k, value: time.sleep(0.0003)} if "seed" in arrivals else {}
     requests, _, reports, prepared = await serve(x, every=3, **arrivals, **slow)
@@ -148,6 +149,13 @@ async def test_who_waits_for_an_answer_goes_before_those_who_have_one():
 async def test_a_plan_without_open_exits_runs_whole_passes_with_shadows():
     _, _, reports, _ = await serve(items(8), plan=PLAN.closed(), together=8)
     assert all(set(done.pooled) == {1} for done in reports.passes)
+
+
+async def test_in_a_crowd_most_passes_have_no_ramps_and_some_keep_theirs():
+    _, _, reports, _ = await serve(items(400), together=400)
+    with_ramps = [bool(done.labels) for done in reports.passes]
+    assert 0.08 <= np.mean(with_ramps) <= 0.3
+    assert all(done.plan.revision == PLAN.revision for done in reports.passes)
 
 
 async def test_the_plain_model_has_no_shadows():

@@ -22,7 +22,8 @@ from apparate.catalog import RampCatalog
 from apparate.feedback import FeedbackWindow, Records
 from apparate.plan import Plan
 
-TUNE_EVERY = 256  # records; certified tuning of a full window takes tens of milliseconds, so a few a second at most
+CHECK_EVERY = 256  # records between two looks at whether the plan in force still holds
+TUNE_SHARE = 8  # tune when an eighth of the window is new: more often finds little and takes tens of milliseconds
 TUNE_GROWTH = 4  # early on, tune again when the window has grown by a quarter: each record is worth most then
 LEAST_RECORDS = 128
 CHECKED_SHARE = 0.7  # of a window that certifies
@@ -123,12 +124,20 @@ def least_records(budget: Budget) -> int:
     return max(LEAST_RECORDS, math.ceil(LEAST_SPARE * checked / CHECKED_SHARE))
 
 
-def due(added: int, memory: Memory, budget: Budget) -> bool:
-    """Whether it is time to tune, `added` records into the life of the window."""
-    least = least_records(budget)
-    if added < least:
+def due(window: FeedbackWindow, memory: Memory, budget: Budget) -> bool:
+    """Whether it is time to tune: when the window has grown by a quarter, later when an eighth of it is new."""
+    if window.added < least_records(budget):
         return False
-    return added - memory.tuned_at >= min(TUNE_EVERY, max(64, memory.tuned_at // TUNE_GROWTH))
+    late = max(CHECK_EVERY, len(window) // TUNE_SHARE)
+    return window.added - memory.tuned_at >= min(late, max(64, memory.tuned_at // TUNE_GROWTH))
+
+
+def contradicted(window: FeedbackWindow, plan: Plan, budget: Budget) -> bool:
+    """Whether the newest records disagree with the plan in force more than its budget makes likely. Cheap."""
+    if not plan.exits_open:
+        return False
+    records = window.over(plan.active, newest=RECENT[-1])
+    return not uncontradicted(records, plan.thresholds[None], budget.accuracy_loss)[0]
 
 
 def adjustment_due(window: FeedbackWindow, memory: Memory) -> bool:

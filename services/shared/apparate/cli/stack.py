@@ -17,6 +17,7 @@ from apparate.contract.document import Document
 from apparate.service.redis_server import EmbeddedRedis, NoRedisServer, is_free
 
 TEND_INTERVAL_S = 0.05
+CONTROLLER_NICENESS = 10  # one machine does both: answers come before adaptation
 CONTROLLER_PORT = 8070  # where `apparate status` looks first; a free one when somebody has it
 DRAIN_MARGIN_S = 10.0  # on top of the spec's drain time: the process has to end, too
 CONTROLLER_STOP_S = 10.0
@@ -219,6 +220,7 @@ class LocalStack:
         environ = {
             "EEM_CONTROLLER_REDIS_URL": self.redis_url,
             "EEM_CONTROLLER_DOCUMENTS": ",".join(files),
+            "EEM_CONTROLLER_NICENESS": str(CONTROLLER_NICENESS),
             "EEM_CONTROLLER_PORT": "0" if self._free_ports or not is_free(CONTROLLER_PORT) else str(CONTROLLER_PORT),
         }
         return self._child("controller", "apparate_controller", environ)
