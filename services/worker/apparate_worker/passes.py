@@ -103,6 +103,8 @@ class Flight:
 
     journey: Journey
     parts: list[tuple[Pass, list[int]]]
+    held: int = 0
+    """How often it was held back for the next batch."""
 
     @property
     def rows(self) -> int:
@@ -130,14 +132,15 @@ class Flight:
             place += len(rows)
             if kept:
                 parts.append((one, kept))
-        return Flight(engine.part(self.journey, places), parts)
+        return Flight(engine.part(self.journey, places), parts, self.held)
 
     @classmethod
     def together(cls, engine: Engine, flights: Sequence[Flight]) -> Flight:
         """One flight of several that stand at the same place."""
         if len(flights) == 1:
             return flights[0]
-        return cls(engine.join([f.journey for f in flights]), [part for f in flights for part in f.parts])
+        parts = [part for flight in flights for part in flight.parts]
+        return cls(engine.join([f.journey for f in flights]), parts, max(f.held for f in flights))
 
 
 @dataclass(slots=True)

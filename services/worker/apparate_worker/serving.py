@@ -24,10 +24,13 @@ from apparate_worker.passes import Flight, Parked, Pass
 from apparate_worker.release import scores
 
 Array = npt.NDArray[Any]
-PARKED_BATCHES = 4  # that answered rows may fill before they are taken on at once; so late, at most, a guard learns
+PARKED_BATCHES = 6  # that answered rows may fill before they are taken on at once; so late, at most, a guard learns
 TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16 costs an eighth less than one of 8
-WORTH_PARTING_MS = 2.5  # parting and joining take some tenths of a millisecond; what they spare must be a lot more
-CROWDED_BATCHES = 2
+HOLDS = 2  # a front part each, so that late answers come hardly later
+GOOD_PART = 0.4  # of what is behind the first ramp must be left where rows part
+WORTH_PARTING_MS = 0.5  # left of the model behind it; parting and joining take some tenths of a millisecond
+LITTLE_MS = 2.5  # left of the model: not worth parting while a whole batch waits
+CROWDED_BATCHES = 1.5
 RAMPS_IN_CROWD = 8  # one pass in so many
 DONE = object()
 EMPTY: Array = np.zeros(0, np.int32)
@@ -84,6 +87,7 @@ class DeviceThread:
         self._max_batch, self._tail_batch = max_batch, TAIL_BATCHES * max_batch
         self._remaining_ms = remaining_ms
         self._crowded = 0
+        self._parting_of: tuple[Schedule | None, int] = (None, FINAL)
         self._park_most = PARKED_BATCHES * max_batch
         self._parked = Parked(engine)
         self._held: Flight | None = None
@@ -138,7 +142,7 @@ class DeviceThread:
         elif held:
             self._fly(held)
         while self._parked.rows >= self._park_most:
-            self._go_on(self._parked.take(self._tail_batch), to_end=True)
+            self._go_on(self._parked.take(self._max_batch), to_end=True)
         if not batch and self._parked.rows:
             self._go_on(self._parked.take(self._tail_batch), to_end=False)
         return True
@@ -187,7 +191,7 @@ class DeviceThread:
             self._serve([item])
 
     def _relieved(self, schedule: Schedule) -> Schedule:
-        """The schedule, mostly without its ramps while two whole batches wait.
+        """The schedule, mostly without its ramps while more than a whole batch waits.
 
         Then the queue is what answers wait for, and every ramp would lengthen it. Some passes keep their ramps, so
         that feedback goes on.
@@ -207,39 +211,53 @@ class DeviceThread:
         """
         if not (schedule.inactive and schedule.active):
             return False
-        if not self.schedule.plan.exits_open:
-            return True
-        return self._batcher.waiting < self._max_batch and self._reports.wants_shadows()
+        if self._batcher.waiting >= self._max_batch:
+            return False
+        return not self.schedule.plan.exits_open or self._reports.wants_shadows()
 
     def _leg(self, flight: Flight, held: Flight | None) -> tuple[Flight | None, Flight | None]:
         """Take a flight on until its rows are all answered, or part; (what goes on for an answer, what is still held).
 
-        While few wait, rows that have their answer step aside. While a whole batch waits, small batches would cost
-        the device more than they spare anybody: a flight that most answers have left waits for the next to come as
-        far, and both go on as one, which costs less than two.
+        Rows part at one place: behind the last ramp that lets anybody go and still has a good part of the model before
+        it. Answered rows step aside there. The others wait there, when somebody waits for a first ramp, for the next
+        batch to come as far, and go on with its others as one: a small batch costs the device nearly what a large one
+        does. Nobody is held back more than `HOLDS` times.
         """
         for output in self._engine.run(flight.journey):
-            if output is None or not self._take(output, flight) or output.step.ramp == FINAL:
+            if output is None:
                 continue
-            if not self._engine.divides or self._remaining_ms(output.step.ramp, flight.rows) < WORTH_PARTING_MS:
+            self._take(output, flight)
+            if output.step.ramp != self._parting(flight.journey.schedule):
+                continue
+            if self._batcher.waiting >= self._max_batch and self._remaining_ms(output.step.ramp, 1) < LITTLE_MS:
                 continue
             waiting = flight.waiting()
             if not waiting:
                 self._parked.add(flight)
                 return None, held
-            meet = held is not None and self._engine.place(held.journey) == self._engine.place(flight.journey)
-            if held is not None and meet:
-                return Flight.together(self._engine, [held, flight]), None
-            pressure = self._batcher.waiting
-            if pressure >= self._max_batch and flight.rows <= self._max_batch:
-                if held is None and self._held is None and 2 * len(waiting) <= flight.rows:
-                    self._held = flight
-                    return None, None
-            elif 2 * pressure < self._max_batch:
-                go, stay = flight.divide(self._engine, waiting)
+            if len(waiting) < flight.rows:
+                flight, stay = flight.divide(self._engine, waiting)
                 self._parked.add(stay)
-                return go, held
+            if held is not None and self._engine.place(held.journey) == self._engine.place(flight.journey):
+                flight, held = Flight.together(self._engine, [held, flight]), None
+            if held is None and flight.held < HOLDS and flight.rows < self._max_batch and self._batcher.due():
+                flight.held += 1
+                self._held = flight
+                return None, None
+            return flight, held
         return None, held
+
+    def _parting(self, schedule: Schedule) -> int:
+        """The ramp where rows part under a schedule; FINAL: nowhere."""
+        if schedule is not self._parting_of[0]:
+            place = FINAL
+            if self._engine.divides:
+                for step in schedule.steps:
+                    left = self._remaining_ms(step.ramp, 1) if step.ramp != FINAL and step.threshold > 0 else 0.0
+                    if left >= WORTH_PARTING_MS and left >= GOOD_PART * self._remaining_ms(0, 1):
+                        place = step.ramp
+            self._parting_of = (schedule, place)
+        return self._parting_of[1]
 
     def _go_on(self, flight: Flight, *, to_end: bool) -> None:
         """Take a flight of answered rows on, to the end, or until somebody waits for an answer."""

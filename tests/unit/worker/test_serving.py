@@ -147,7 +147,7 @@ async def test_who_waits_for_an_answer_goes_before_those_who_have_one():
 
 
 async def test_a_plan_without_open_exits_runs_whole_passes_with_shadows():
-    _, _, reports, _ = await serve(items(8), plan=PLAN.closed(), together=8)
+    _, _, reports, _ = await serve(items(8), plan=PLAN.closed(), gap_s=0.01)
     assert all(set(done.pooled) == {1} for done in reports.passes)
 
 
