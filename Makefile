@@ -16,8 +16,8 @@ setup: ## Make .venv with what requirements.lock pins (the other targets do it b
 demo: setup ## Serve a real model plain and with early exits on the same traffic, and compare (ARGS="--model text")
 	@$(BIN)/apparate demo $(ARGS)
 
-test: lint ## Lint, then drift, unit and integration tests (ARGS="-k redis")
-	$(PYTEST) -m "$(HERE)" tests/drift tests/unit tests/integration $(ARGS)
+test: lint ## Lint, then drift, golden, unit and integration tests (ARGS="-k redis")
+	$(PYTEST) -m "$(HERE)" tests/drift tests/golden tests/unit tests/integration $(ARGS)
 
 test-unit: setup ## Unit tests only: no process, no network
 	$(PYTEST) tests/unit $(ARGS)
