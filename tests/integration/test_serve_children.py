@@ -19,8 +19,9 @@ from support.processes import is_alive
 
 READY = "import json, os; print(json.dumps({'ready': True, 'name': 'w', 'http': '127.0.0.1:' + %s}), flush=True)"
 SERVING = (
-    READY % "'4321'"
-    + "\nimport signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\ntime.sleep(60)"
+    "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"  # before it says it is ready
+    + READY % "'4321'"
+    + "\ntime.sleep(60)"
 )
 
 

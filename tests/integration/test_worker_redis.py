@@ -63,23 +63,25 @@ async def test_every_active_ramp_reports_on_every_request_also_past_its_exit(red
 
 async def test_ramps_that_are_switched_off_report_as_shadows(redis_server):
     prepared = a_prepared_model()
-    async with a_worker(prepared, redis_url=redis_server, **ALL) as (worker, http, _), client(http) as c:
+    one = Plan.of(1, [1], [0.0], "tiny")
+    async with a_worker(prepared, redis_url=redis_server, plan=one, **ALL) as (worker, http, _), client(http) as c:
         await ask(c, items(1))
         (shadowed,) = await eventually_async(lambda: entries(redis_server))
-        worker._apply(Plan.of(1, [0, 1, 2], [0.0] * 3, "tiny"))
+        worker._apply(Plan.of(2, [0, 1, 2], [0.0] * 3, "tiny"))
         await ask(c, items(1))
         active = (await eventually_async(lambda: (got := entries(redis_server)) and len(got) == 2 and got))[1]
-    assert (shadowed.ramps, shadowed.shadow, active.shadow) == ((0, 1, 2), (True,) * 3, (False,) * 3)
+    assert (shadowed.ramps, shadowed.shadow, active.shadow) == ((0, 1, 2), (True, False, True), (False,) * 3)
     np.testing.assert_allclose(shadowed.errors, active.errors, atol=1e-5)
     np.testing.assert_array_equal(shadowed.labels, active.labels)
 
 
 async def test_shadows_are_a_share_of_the_passes(redis_server):
-    async with a_worker(redis_url=redis_server, adaptation={"shadowShare": 0.25}) as (_, http, _), client(http) as c:
+    plan, share = Plan.of(1, [0], [0.001], "tiny"), {"shadowShare": 0.25}
+    async with a_worker(redis_url=redis_server, plan=plan, adaptation=share) as (_, http, _), client(http) as c:
         for row in items(200):
             await ask(c, row[None])
         found = await eventually_async(lambda: (got := entries(redis_server)) and len(got) == 200 and got)
-    assert 20 < sum(bool(one.ramps) for one in found) < 85
+    assert 20 < sum(any(one.shadow) for one in found) < 85
 
 
 async def test_a_plan_is_in_force_soon_after_it_is_published_and_the_newest_one_at_start(redis_server):
