@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,8 +80,8 @@ class Chain:
     def output(self, state: State) -> Tensor:
         return state.value
 
-    def shape(self, state: State) -> tuple[int, ...]:
-        return tuple(state.value.shape)
+    def likeness(self, state: State) -> Hashable:
+        return (state.value.shape[1:], state.mask.shape[1:] if state.mask is not None else None)
 
     def select(self, state: State, rows: Sequence[int]) -> State:
         return State(state.value[list(rows)], state.mask[list(rows)] if state.mask is not None else None)

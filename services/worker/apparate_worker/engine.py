@@ -45,8 +45,8 @@ class Model(Protocol):
     def output(self, state: Any) -> Tensor:
         """Scores [N, C] after the last segment."""
 
-    def shape(self, state: Any) -> tuple[int, ...]:
-        """Shape of the value in hand, [N, ...]."""
+    def likeness(self, state: Any) -> Hashable:
+        """Equal for states that stand at the same place and can be joined."""
 
     def select(self, state: Any, rows: Sequence[int]) -> Any:
         """A state of its own for some of the rows, in the order given."""
@@ -273,7 +273,7 @@ class Engine:
 
     def place(self, journey: Journey) -> Hashable:
         """Equal for journeys that can be joined."""
-        return (id(journey.schedule), journey.shadow, journey.at, self._model.shape(journey.state)[1:])
+        return (id(journey.schedule), journey.shadow, journey.at, self._model.likeness(journey.state))
 
     def part(self, journey: Journey, rows: Sequence[int]) -> Journey:
         """A journey of its own for some of the rows."""

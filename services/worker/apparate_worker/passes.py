@@ -156,8 +156,8 @@ class Parked:
         self._flights.append((self.engine.place(flight.journey), flight))
         self.rows += flight.rows
 
-    def take(self, most: int) -> Flight:
-        """The oldest flight, with others from the same place, up to `most` rows. There must be one."""
+    def take(self, most: int) -> list[Flight]:
+        """The oldest flight, and others from the same place, up to `most` rows. There must be one."""
         place, first = self._flights.popleft()
         chosen, rows, kept = [first], first.rows, deque[tuple[Hashable, Flight]]()
         for at, flight in self._flights:
@@ -168,12 +168,12 @@ class Parked:
                 kept.append((at, flight))
         self._flights = kept
         self.rows -= rows
-        return Flight.together(self.engine, chosen)
+        return chosen
 
-    def joining(self, flight: Flight, most: int) -> Flight:
-        """The flight, with the parked ones that stand where it has come, up to `most` rows."""
+    def joining(self, flight: Flight, most: int) -> list[Flight]:
+        """The flight, and the parked ones that stand where it has come, up to `most` rows."""
         if not self._flights or flight.rows >= most:
-            return flight
+            return [flight]
         self._flights.appendleft((self.engine.place(flight.journey), flight))
         self.rows += flight.rows
         return self.take(most)

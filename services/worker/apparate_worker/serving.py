@@ -29,7 +29,7 @@ TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16
 HOLDS = 2  # a front part each, so that late answers come hardly later
 GOOD_PART = 0.4  # of what is behind the first ramp must be left where rows part
 WORTH_PARTING_MS = 0.5  # left of the model behind it; parting and joining take some tenths of a millisecond
-LITTLE_MS = 2.5  # left of the model: not worth parting while a whole batch waits
+LITTLE_MS = 2.5  # left of the model: not worth parting while half a batch waits
 CROWDED_BATCHES = 1.5
 RAMPS_IN_CROWD = 8  # one pass in so many
 DONE = object()
@@ -87,6 +87,8 @@ class DeviceThread:
         self._max_batch, self._tail_batch = max_batch, TAIL_BATCHES * max_batch
         self._remaining_ms = remaining_ms
         self._crowded = 0
+        self._opened = False
+        """Whether a plan with open exits has been in force."""
         self._parting_of: tuple[Schedule | None, int] = (None, FINAL)
         self._park_most = PARKED_BATCHES * max_batch
         self._parked = Parked(engine)
@@ -206,14 +208,15 @@ class DeviceThread:
     def _shadows(self, schedule: Schedule) -> bool:
         """Whether a pass keeps what ramps that are switched off would read.
 
-        While no exit is open all do: nobody has a faster answer to lose, and the first search for better ramps need
-        not wait. Otherwise a share does, of the passes that no whole batch waits behind.
+        Until an exit has been open all do: nobody has a faster answer to lose, and the first search for better ramps
+        need not wait. Afterwards a share does, of the passes that no whole batch waits behind.
         """
         if not (schedule.inactive and schedule.active):
             return False
         if self._batcher.waiting >= self._max_batch:
             return False
-        return not self.schedule.plan.exits_open or self._reports.wants_shadows()
+        self._opened = self._opened or self.schedule.plan.exits_open
+        return not self._opened or self._reports.wants_shadows()
 
     def _leg(self, flight: Flight, held: Flight | None) -> tuple[Flight | None, Flight | None]:
         """Take a flight on until its rows are all answered, or part; (what goes on for an answer, what is still held).
@@ -229,7 +232,7 @@ class DeviceThread:
             self._take(output, flight)
             if output.step.ramp != self._parting(flight.journey.schedule):
                 continue
-            if self._batcher.waiting >= self._max_batch and self._remaining_ms(output.step.ramp, 1) < LITTLE_MS:
+            if 2 * self._batcher.waiting >= self._max_batch and self._remaining_ms(output.step.ramp, 1) < LITTLE_MS:
                 continue
             waiting = flight.waiting()
             if not waiting:
@@ -259,10 +262,11 @@ class DeviceThread:
             self._parting_of = (schedule, place)
         return self._parting_of[1]
 
-    def _go_on(self, flight: Flight, *, to_end: bool) -> None:
-        """Take a flight of answered rows on, to the end, or until somebody waits for an answer."""
+    def _go_on(self, flights: list[Flight], *, to_end: bool) -> None:
+        """Take flights of answered rows on as one, to the end, or until somebody waits for an answer."""
         self.beat = time.monotonic()
         try:
+            flight = Flight.together(self._engine, flights)
             outputs = self._engine.run(flight.journey, pauses=True)
             while (output := next(outputs, DONE)) is not DONE:
                 if isinstance(output, Output):
@@ -271,15 +275,15 @@ class DeviceThread:
                 if not to_end and self._batcher.due():
                     self._parked.add(flight)
                     return
-                joined = self._parked.joining(flight, self._tail_batch)
-                if joined is not flight:
-                    flight = joined
+                flights = self._parked.joining(flight, self._tail_batch)
+                if len(flights) > 1:
+                    flight = Flight.together(self._engine, flights)
                     outputs = self._engine.run(flight.journey, pauses=True)
         except Exception as error:
             if is_fatal(error):
                 raise
             log.warning("the model raised on requests that were answered", error=str(error), exc_info=error)
-            self._break([one for one, _ in flight.parts])
+            self._break([one for flight in flights for one, _ in flight.parts])
 
     def _take(self, output: Output, flight: Flight) -> bool:
         """Note what one step said, and let answers go; whether any did."""

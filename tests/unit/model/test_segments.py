@@ -160,3 +160,12 @@ def test_joined_segments_take_what_each_of_them_took():
     fewer = assemble(keep(text, [1, 4]), {node.name: value for node, value in graph.constants.items()}, CPU)
     x = {name: torch.from_numpy(values) for name, values in tokens(3, 8, seed=2).items()}
     assert torch.equal(fewer(x), encoder()[2](x))
+
+
+def test_states_whose_inputs_differ_in_length_are_not_alike_even_when_their_values_are():
+    model = SegmentedModel(("tokens", "mask"), (lambda value: value,), mask_input="mask")
+    short, long = (model.start({"tokens": torch.ones(2, length), "mask": torch.ones(2, length)}) for length in (5, 7))
+    short.value, long.value = torch.ones(2, 3), torch.ones(2, 3)
+    assert model.likeness(short) != model.likeness(long)
+    assert model.likeness(short) == model.likeness(model.select(short, [0]))
+    assert model.join([model.select(short, [0]), short]).mask.shape == (3, 5)

@@ -210,7 +210,7 @@ async def test_answered_rows_that_reach_the_end_first_do_not_answer_for_those_be
     with torch.inference_mode():
         journey = thread._engine.start({"x": items(4)}, thread.schedule)
         ahead, behind = Flight(journey, [(one, [0, 1, 2, 3])]).divide(thread._engine, [0, 1])
-        thread._go_on(ahead, to_end=True)
+        thread._go_on([ahead], to_end=True)
         assert not reports.passes
         thread._fly(behind)
     await asyncio.sleep(0)

@@ -7,7 +7,7 @@ without Python, and without the interpreter's lock: the event loop goes on meanw
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -80,9 +80,9 @@ class SegmentedModel:
         """Scores [N, C], once the last segment has run."""
         return state.value
 
-    def shape(self, state: State) -> tuple[int, ...]:
-        """Shape of the value in hand, [N, ...]."""
-        return tuple(state.value.shape)
+    def likeness(self, state: State) -> Hashable:
+        """Equal for states that can be joined: the shapes of what they hold, but for N."""
+        return tuple(tuple(held.shape[1:]) for held in (state.value, *state.inputs))
 
     def select(self, state: State, rows: Sequence[int]) -> State:
         """A state of its own for some of the rows, in the order given."""
