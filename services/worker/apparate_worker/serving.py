@@ -29,7 +29,7 @@ TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16
 HOLDS = 2  # a front part each, so that late answers come hardly later
 GOOD_PART = 0.4  # of what is behind the first ramp must be left where rows part
 WORTH_PARTING_MS = 0.5  # left of the model behind it; parting and joining take some tenths of a millisecond
-LITTLE_MS = 2.5  # left of the model: not worth parting while half a batch waits
+LITTLE_MS = 2.5  # left of the model: not worth parting while a whole batch waits
 CROWDED_BATCHES = 1.5
 RAMPS_IN_CROWD = 8  # one pass in so many
 DONE = object()
@@ -232,7 +232,7 @@ class DeviceThread:
             self._take(output, flight)
             if output.step.ramp != self._parting(flight.journey.schedule):
                 continue
-            if 2 * self._batcher.waiting >= self._max_batch and self._remaining_ms(output.step.ramp, 1) < LITTLE_MS:
+            if self._batcher.waiting >= self._max_batch and self._remaining_ms(output.step.ramp, 1) < LITTLE_MS:
                 continue
             waiting = flight.waiting()
             if not waiting:
