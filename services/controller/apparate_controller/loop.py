@@ -30,6 +30,7 @@ from apparate_controller.sources.redis_stream import Backlog, Entry
 LOOK_AROUND_S = 1.0  # workers, backlog and the plan in force are looked at this often
 SEARCH_NICENESS = 10
 COMMIT_S = 0.25  # between acks; each is a transaction, and what is not acked is only read again after a crash
+COMMIT_ENTRIES = 500  # unacked at most, or so: Redis keeps each in memory once more
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0  # between attempts to reach Redis; recovery takes no longer than the longest
 
 T = TypeVar("T")
@@ -240,7 +241,8 @@ class ModelLoop:
             self._ports.observer.took(took)
             if took.decision is not None:
                 await self._decided(took.decision, intake)
-        if intake.uncommitted and time.monotonic() - self._committed_at >= COMMIT_S:
+        waited_s, waiting = time.monotonic() - self._committed_at, len(intake.uncommitted)
+        if waiting >= COMMIT_ENTRIES or (waiting and waited_s >= COMMIT_S):
             await self._commit(intake)
         await self._search(intake)
         if time.monotonic() - self._looked_at >= LOOK_AROUND_S:
