@@ -26,7 +26,7 @@ from apparate_controller.session import ModelSession
 from apparate_controller.sinks.redis import RedisPlanSink
 from apparate_controller.sources.heartbeats import RedisHeartbeats
 from apparate_controller.sources.redis_stream import RedisFeedbackSource
-from support.control import CATALOG, MODEL, Producer, a_batch, a_document
+from support.control import CATALOG, MODEL, a_batch, a_document, producing
 from support.eventually import eventually_async
 
 pytestmark = pytest.mark.redis
@@ -71,15 +71,6 @@ async def api(redis_server, tmp_path) -> AsyncIterator[Api]:
     await asyncio.wait_for(running, 10)
     for one in clients:
         await one.aclose()
-
-
-@contextlib.contextmanager
-def producing(url):
-    producer = Producer(url)
-    try:
-        yield producer
-    finally:
-        producer.close()
 
 
 async def fed(api: Api, batches: int, revision: int = 1) -> None:

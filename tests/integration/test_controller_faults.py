@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from urllib.parse import urlsplit
 
 import pytest
 import redis as sync_redis
 
 from apparate.contract.stream import FEEDBACK_MAX_ENTRIES, FIELD, KEY_TTL_S, feedback_key, plans_key, worker_key
-from support.control import MODEL, Producer, a_loop, payload
+from support.control import MODEL, a_loop, payload, producing
 from support.eventually import eventually_async
 from support.redis import a_redis_server
 from support.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.redis
 STREAM = feedback_key(MODEL)
-
-
-@contextlib.contextmanager
-def producing(url):
-    producer = Producer(url)
-    try:
-        yield producer
-    finally:
-        producer.close()
 
 
 async def balanced(running, producer, within=10):

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from apparate.contract.stream import feedback_key
-from support.control import MODEL, Producer, a_document
+from support.control import MODEL, a_document, producing
 from support.eventually import eventually
 from support.processes import Process, a_process
 
@@ -39,15 +39,6 @@ def a_controller(url: str, document, **environ: str) -> Iterator[Controller]:
     settings = {"REDIS_URL": url, "DOCUMENTS": str(document), "PORT": "0", **environ}
     with a_process(COMMAND, {f"EEM_CONTROLLER_{name}": value for name, value in settings.items()}) as process:
         yield Controller(process)
-
-
-@contextlib.contextmanager
-def producing(url):
-    producer = Producer(url)
-    try:
-        yield producer
-    finally:
-        producer.close()
 
 
 def test_it_says_one_line_when_it_is_ready_and_ends_cleanly_on_sigterm(redis_server, tmp_path):

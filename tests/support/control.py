@@ -110,6 +110,11 @@ class Producer:
         self.client.close()
 
 
+def producing(url: str) -> contextlib.closing[Producer]:
+    """A producer that is closed in the end."""
+    return contextlib.closing(Producer(url))
+
+
 class Running:
     """A loop on a real Redis with a fake session."""
 

@@ -206,8 +206,3 @@ class FeedbackWindow:
         """([N] left early, [N] left early with another answer than the model's), oldest first."""
         order = self._order(newest)
         return self._exited[order], self._wrong[order]
-
-    def clear(self) -> None:
-        """Forget every record."""
-        self._errors[:] = np.nan
-        self.added = 0

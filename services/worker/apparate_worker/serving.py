@@ -285,9 +285,9 @@ class DeviceThread:
             log.warning("the model raised on requests that were answered", error=str(error), exc_info=error)
             self._break([one for flight in flights for one, _ in flight.parts])
 
-    def _take(self, output: Output, flight: Flight) -> bool:
-        """Note what one step said, and let answers go; whether any did."""
-        step, values, released = output.step, output.values, False
+    def _take(self, output: Output, flight: Flight) -> None:
+        """Note what one step said, and let answers go."""
+        step, values = output.step, output.values
         final = step.ramp == FINAL
         errors, labels = EMPTY, EMPTY
         if final:
@@ -309,11 +309,9 @@ class DeviceThread:
                 one.note(one.pooled, step.ramp, rows, values[here])
                 continue
             if leave:
-                released = True
                 self._let_go(one, rows, leave, values[here], labels[here], step.ramp)
             if final and not one.left and not one.broken:
                 self._close(one)
-        return released
 
     def _let_go(
         self, one: Pass, rows: Sequence[int], leave: Sequence[int], values: Array, labels: Array, ramp: int

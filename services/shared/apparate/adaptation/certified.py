@@ -33,6 +33,7 @@ from apparate.feedback import Records
 Split = Literal["interleaved", "ordered"]
 
 SEARCH_TENTHS = 3  # 30 % of a window is searched, 70 % certifies
+CHECKED_SHARE = 1.0 - SEARCH_TENTHS / 10
 SEARCH_LOSS = 2.0  # budgets: the search goes further than will be certified, so that the chain's end is never the limit
 STEPS = 40  # of the chain, and one more for each point of the search
 BLOCK = 50  # records of one part in a row when interleaved: longer than most repeats of one scene or burst

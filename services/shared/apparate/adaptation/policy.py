@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apparate.adaptation.binomial import tail, upper_bound
-from apparate.adaptation.certified import Tuned, chain_wrong
+from apparate.adaptation.certified import CHECKED_SHARE, Tuned, chain_wrong
 from apparate.adaptation.exits import Floats, Replay, replay
 from apparate.adaptation.ramps import choose_ramps, even_spacing, probe
 from apparate.adaptation.thresholds import Method, tune
@@ -26,7 +26,6 @@ CHECK_EVERY = 256  # records between two looks at whether the plan in force stil
 TUNE_SHARE = 8  # tune when an eighth of the window is new: more often finds little and takes tens of milliseconds
 TUNE_GROWTH = 4  # early on, tune again when the window has grown by a quarter: each record is worth most then
 LEAST_RECORDS = 128
-CHECKED_SHARE = 0.7  # of a window that certifies
 LEAST_SPARE = 1.2  # so that the first tuning may already let something go: 512 records at 1 % and 95 %
 RECENT = (64, 256, 1024)  # newest records that must not contradict the certificate, which trusts the whole window
 RECENT_LEVEL = 0.9  # a configuration is contradicted when so many disagreements had at most a tenth of probability
@@ -193,9 +192,8 @@ def decide(
     if alarm:
         loss = f"{observed.loss:.2%} of {observed.samples} answers disagreed, {budget.accuracy_loss:.2%} allowed"
         return Decision(Reason.LOSS_ABOVE_BUDGET, f"alarm; {loss}; {told}", found, observed), memory
-    in_force = replay(records, plan.thresholds, catalog, plan.active)
     fine = bool(uncontradicted(records, plan.thresholds[None], budget.accuracy_loss)[0])
-    if not fine or abs(eased.saving - in_force.saving) > WORTH_A_PLAN:
+    if not fine or abs(eased.saving - observed.saving) > WORTH_A_PLAN:
         return Decision(Reason.THRESHOLDS_TUNED, told, found, observed), memory
     return Decision(Reason.UNCHANGED, told, None, observed), memory
 

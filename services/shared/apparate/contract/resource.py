@@ -12,9 +12,6 @@ from pydantic.alias_generators import to_camel
 
 from apparate.plan import Plan, RampSetting
 
-API_VERSION = "apparate.dev/v1alpha1"
-KIND = "EarlyExitModel"
-
 Datatype = Literal[
     "BOOL",
     "UINT8",
