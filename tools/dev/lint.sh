@@ -6,6 +6,6 @@ status=0
 step() { printf 'lint: %s\n' "$*"; ".venv/bin/$1" "${@:2}" || status=1; }
 step ruff format --check --quiet
 step ruff check --quiet
-step mypy services tools/demo/apparate_demo
+step mypy services operator tools/demo/apparate_demo
 step lint-imports --no-logo
 exit $status

@@ -1,0 +1,1 @@
+"""The operator: EarlyExitModels become preparation Jobs, workers and what they need."""
