@@ -3,9 +3,11 @@
 .DELETE_ON_ERROR:
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-HERE := not gpu and not cluster and not e2e# tiers that any machine can run
+HERE := not gpu and not e2e# tiers that any machine can run
+CLUSTER := PYTHONPATH=tools/cluster $(BIN)/python -m apparate_cluster
+TOOLS := .cache/cluster/bin# links to the built Kubernetes tools
 
-.PHONY: help setup demo test test-unit test-drift test-integration test-gpu lint format generate verify check lock bench clean
+.PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-gpu cluster-tools test-tools lint-tools control-plane lint format generate verify check lock bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,8 +18,8 @@ setup: ## Make .venv with what requirements.lock pins (the other targets do it b
 demo: setup ## Serve a real model plain and with early exits on the same traffic, and compare (ARGS="--model text")
 	@$(BIN)/apparate demo $(ARGS)
 
-test: lint ## Lint, then drift, golden, unit and integration tests (ARGS="-k redis")
-	$(PYTEST) -m "$(HERE)" tests/drift tests/golden tests/unit tests/integration $(ARGS)
+test: lint test-tools ## Lint, then drift, golden, unit, integration and cluster tests (ARGS="-k redis")
+	$(PYTEST) -m "$(HERE)" tests/drift tests/golden tests/unit tests/integration tests/cluster $(ARGS)
 
 test-unit: setup ## Unit tests only: no process, no network
 	$(PYTEST) tests/unit $(ARGS)
@@ -28,10 +30,26 @@ test-drift: setup ## Whether generated files, lock file and docs still say what 
 test-integration: setup ## Tests against real Redis, gRPC and HTTP servers on loopback
 	EEM_TEST_REQUIRE=redis $(PYTEST) -m "$(HERE)" tests/integration $(ARGS)
 
+test-cluster: test-tools ## Tests against a real Kubernetes API on loopback
+	EEM_TEST_REQUIRE=cluster $(PYTEST) -m "$(HERE)" tests/cluster $(ARGS)
+
 test-gpu: setup ## Parity and latency on a CUDA device
 	EEM_TEST_REQUIRE=gpu $(PYTEST) tests/gpu $(ARGS)
 
-lint: setup ## ruff, mypy --strict, the import law
+cluster-tools: setup ## Build Kubernetes, etcd, helm and kwok from pinned Go modules, once per machine
+	@$(CLUSTER).build --links $(TOOLS)
+	@echo 'built; to have them first on your PATH: export PATH="$(CURDIR)/$(TOOLS):$$PATH"'
+
+test-tools: setup
+	@$(CLUSTER).build --tests --links $(TOOLS)
+
+control-plane: test-tools ## Run a Kubernetes API on loopback until Ctrl-C
+	@$(CLUSTER)
+
+lint-tools: setup
+	@$(CLUSTER).build --links $(TOOLS) helm
+
+lint: lint-tools ## ruff, mypy --strict, the import law, helm lint
 	@tools/dev/lint.sh
 
 format: setup ## Format the code and fix what can be fixed

@@ -7,14 +7,15 @@ tests fail and say what is missing.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests share few cores
 
 from apparate.service.redis_server import NoRedisServer, find
+from support import kube
 from support.redis import RedisServer, a_redis_server
 
 TIERS = ("redis", "cluster", "e2e", "gpu")
@@ -33,7 +34,7 @@ def missing(tier: str) -> str:
 
         return "" if torch.cuda.is_available() else "no CUDA device"
     if tier in ("cluster", "e2e"):
-        return "" if shutil.which("kube-apiserver") else "no kube-apiserver on PATH"
+        return kube.missing()
     return ""
 
 
@@ -79,3 +80,36 @@ def own_redis() -> Iterator[RedisServer]:
     need("redis")
     with a_redis_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[kube.Cluster]:
+    """A real Kubernetes API that the session shares: do not stop it, and leave nothing cluster-wide behind."""
+    need("cluster")
+    with kube.a_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own_control_plane() -> Iterator[kube.ControlPlane]:
+    """A real Kubernetes API of this test's own, whose processes (`pids`) it may kill, freeze and thaw."""
+    need("cluster")
+    with kube.a_control_plane() as plane:
+        yield plane
+
+
+@pytest.fixture
+def namespace(control_plane: kube.Cluster) -> Iterator[str]:
+    """Name of a fresh namespace, deleted afterwards."""
+    with control_plane.namespace() as name:
+        yield name
+
+
+@pytest.fixture
+def crd(control_plane: kube.Cluster) -> dict[str, Any]:
+    """The EarlyExitModel resource, installed and served."""
+    from apparate.contract.schema import crd
+
+    made = crd()
+    control_plane.install_crd(made)
+    return made

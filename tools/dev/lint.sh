@@ -6,6 +6,10 @@ status=0
 step() { printf 'lint: %s\n' "$*"; ".venv/bin/$1" "${@:2}" || status=1; }
 step ruff format --check --quiet
 step ruff check --quiet
-step mypy services operator tools/demo/apparate_demo
+step mypy services operator tools/demo/apparate_demo tools/cluster/apparate_cluster
 step lint-imports --no-logo
+if [ -f charts/apparate/Chart.yaml ]; then
+    echo "lint: helm lint"
+    .cache/cluster/bin/helm lint --quiet --strict charts/apparate || status=1
+fi
 exit $status
