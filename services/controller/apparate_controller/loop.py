@@ -127,6 +127,7 @@ class ModelLoop:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"session {model}")
         self._search_thread = ThreadPoolExecutor(1, thread_name_prefix=f"search {model}", initializer=_give_way)
         self._searching: asyncio.Task[None] | None = None
+        self._reading: asyncio.Future[list[Entry]] | None = None
 
     async def run(self) -> None:
         """Work until `stop`; then finish the entries in hand and store progress."""
@@ -158,6 +159,8 @@ class ModelLoop:
     def stop(self) -> None:
         """Make `run` end soon."""
         self._stopping.set()
+        if self._reading is not None:
+            self._reading.cancel()
 
     async def in_session(self, call: Callable[[Session], T]) -> T | None:
         """The result of a call on the session in its own thread; None when there is no session yet."""
@@ -235,27 +238,28 @@ class ModelLoop:
         self.turned_at = time.monotonic()
         intake = self._intake
         assert intake is not None
-        entries = deque(await self._read())
+        entries, search = deque(await self._read()), None
         while entries:
-            took = await self._in_thread(lambda: intake.take(entries))
+            took, search = await self._in_thread(lambda: self._work_off(intake, entries))
             self._ports.observer.took(took)
             if took.decision is not None:
                 await self._decided(took.decision, intake)
         waited_s, waiting = time.monotonic() - self._committed_at, len(intake.uncommitted)
         if waiting >= COMMIT_ENTRIES or (waiting and waited_s >= COMMIT_S):
             await self._commit(intake)
-        await self._search(intake)
+        await self._search(intake, search)
         if time.monotonic() - self._looked_at >= LOOK_AROUND_S:
             await self._look_around(intake)
 
-    async def _search(self, intake: Intake) -> None:
-        """Start the search for other ramps that the session wants, if any; feedback is worked off meanwhile."""
-        if self._searching is not None:
-            if not self._searching.done():
-                return
+    def _work_off(self, intake: Intake, entries: deque[Entry]) -> tuple[Took, Search | None]:
+        """In the session's thread: entries up to a decision, and the search that is wanted, if none runs already."""
+        return intake.take(entries), intake.session.take_search() if self._searching is None else None
+
+    async def _search(self, intake: Intake, search: Search | None) -> None:
+        """Start a search for other ramps; feedback is worked off meanwhile."""
+        if self._searching is not None and self._searching.done():
             searched, self._searching = self._searching, None
             await searched  # raises what the search raised
-        search = await self._in_thread(intake.session.take_search)
         if search is not None:
             self._searching = asyncio.create_task(self._propose(intake, search))
 
@@ -265,15 +269,15 @@ class ModelLoop:
 
     async def _read(self) -> list[Entry]:
         """The next entries; none when told to stop meanwhile."""
-        reading = asyncio.ensure_future(self._ports.source.read())
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        self._reading = asyncio.ensure_future(self._ports.source.read())
         try:
-            await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            return reading.result() if reading.done() else []
+            return await self._reading
+        except asyncio.CancelledError:
+            if not self._stopping.is_set():
+                raise
+            return []
         finally:
-            for task in (reading, stopping):
-                task.cancel()
-            await asyncio.gather(reading, stopping, return_exceptions=True)
+            self._reading = None
 
     async def _decided(self, decision: Decision, intake: Intake) -> None:
         self._note(decision)

@@ -6,6 +6,7 @@ bounded and drop the oldest; whatever is dropped is counted, and shows as a gap 
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -173,10 +174,10 @@ class Reporter:
         self._share = shadow_share if sender is not None else 0.0
         # A draw for every pass, so that no rhythm of the traffic can keep some requests from ever being looked at.
         self._draw = random.Random(identity.epoch)
-        self._changed = threading.Condition()
+        # Without a lock, and with one wake-up for all the passes of a linger: the device thread pays for each.
         self._reports: deque[tuple[int, Pass]] = deque()
+        self._some, self._stopping = threading.Event(), threading.Event()
         self._seq = 0
-        self._stopping = False
         self.dropped = 0
         self._thread = threading.Thread(target=self._main, name="feedback", daemon=True)
 
@@ -192,20 +193,20 @@ class Reporter:
 
     def offer(self, done: Pass) -> None:
         """Take the report of a pass, dropping the oldest one when too many wait. Device thread only."""
-        with self._changed:
-            self._reports.append((self._seq, done))
-            self._seq += 1
-            if len(self._reports) > REPORTS_MAX:
+        self._reports.append((self._seq, done))
+        self._seq += 1
+        if len(self._reports) > REPORTS_MAX:
+            with contextlib.suppress(IndexError):  # the reporting thread was faster
                 self._reports.popleft()
                 self.dropped += 1
-            self._changed.notify()
+        if not self._some.is_set():
+            self._some.set()
 
     def stop(self, within_s: float) -> None:
         """Report and send what waits, then end."""
         give_up = time.monotonic() + within_s
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
+        self._stopping.set()
+        self._some.set()
         self._thread.join(within_s)
         if self._sender is not None:
             self._sender.stop(max(0.0, give_up - time.monotonic()))
@@ -214,10 +215,10 @@ class Reporter:
         np.seterr(all="ignore")
         stopping = False
         while not stopping:
-            with self._changed:
-                self._changed.wait_for(lambda: self._reports or self._stopping)
-                stopping = self._changed.wait_for(lambda: self._stopping, LINGER_S)
-                reports, self._reports = self._reports, deque()
+            self._some.wait()
+            stopping = self._stopping.wait(LINGER_S)
+            self._some.clear()  # before the look, so that no report can be forgotten
+            reports = [self._reports.popleft() for _ in range(len(self._reports))]
             try:
                 for _, done in reports:
                     self._on_pass(done)

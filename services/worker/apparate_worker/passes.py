@@ -103,8 +103,6 @@ class Flight:
 
     journey: Journey
     parts: list[tuple[Pass, list[int]]]
-    held: int = 0
-    """How often it was held back for the next batch."""
 
     @property
     def rows(self) -> int:
@@ -132,7 +130,7 @@ class Flight:
             place += len(rows)
             if kept:
                 parts.append((one, kept))
-        return Flight(engine.part(self.journey, places), parts, self.held)
+        return Flight(engine.part(self.journey, places), parts)
 
     @classmethod
     def together(cls, engine: Engine, flights: Sequence[Flight]) -> Flight:
@@ -140,7 +138,7 @@ class Flight:
         if len(flights) == 1:
             return flights[0]
         parts = [part for flight in flights for part in flight.parts]
-        return cls(engine.join([f.journey for f in flights]), parts, max(f.held for f in flights))
+        return cls(engine.join([f.journey for f in flights]), parts)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,12 +25,9 @@ from apparate_worker.release import scores
 Array = npt.NDArray[Any]
 PARKED_BATCHES = 6  # that answered rows may fill before they are taken on at once; so late, at most, a guard learns
 TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16 costs an eighth less than one of 8
-HOLDS = 2  # a front part each, so that late answers come hardly later
-GOOD_PART = 0.4  # of what is behind the first ramp must be left where rows part
-WORTH_PARTING_MS = 0.5  # left of the model behind it; parting and joining take some tenths of a millisecond
-LITTLE_MS = 2.5  # left of the model: not worth parting while a whole batch waits
+PARTING_MS = 0.15  # that it costs to part rows and to join them with others later
 CROWDED_BATCHES = 1.5
-RAMPS_IN_CROWD = 8  # one pass in so many
+RAMPS_IN_CROWD = 16  # one pass in so many
 DONE = object()
 EMPTY: Array = np.zeros(0, np.int32)
 IDLE_TICK_S = 0.5  # how often an idle device thread shows that it turns
@@ -72,7 +68,7 @@ class DeviceThread:
         reports: Reports,
         loop: asyncio.AbstractEventLoop,
         max_batch: int = 8,
-        remaining_ms: Callable[[int, int], float] = lambda ramp, rows: math.inf,
+        remaining_ms: Callable[[int, int], float] = lambda ramp, rows: float(rows),
         threads: int = 1,
         on_fatal: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
@@ -89,10 +85,8 @@ class DeviceThread:
         self._crowded = 0
         self._opened = False
         """Whether a plan with open exits has been in force."""
-        self._parting_of: tuple[Schedule | None, int] = (None, FINAL)
         self._park_most = PARKED_BATCHES * max_batch
         self._parked = Parked(engine)
-        self._held: Flight | None = None
         self._in_hand: list[Item] = []
         self._thread = threading.Thread(target=self._main, name="device", daemon=True)
 
@@ -122,8 +116,6 @@ class DeviceThread:
             with torch.inference_mode():
                 while self._turn():
                     self.beat = time.monotonic()
-                if self._held is not None:
-                    self._fly(self._held)
                 while self._parked.rows:
                     self._go_on(self._parked.take(self._tail_batch), to_end=True)
         except BaseException as error:
@@ -134,57 +126,38 @@ class DeviceThread:
 
     def _turn(self) -> bool:
         """Serve the next batch, or take parked rows on when nobody waits or too many are parked; False: closed."""
-        held, self._held = self._held, None
-        batch = self._batcher.take(0.0 if held or self._parked.rows else IDLE_TICK_S)
+        batch = self._batcher.take(0.0 if self._parked.rows else IDLE_TICK_S)
         if batch is None:
-            self._held = held
             return False
         if batch:
-            self._serve(batch, held)
-        elif held:
-            self._fly(held)
+            self._serve(batch)
         while self._parked.rows >= self._park_most:
             self._go_on(self._parked.take(self._max_batch), to_end=True)
         if not batch and self._parked.rows:
             self._go_on(self._parked.take(self._tail_batch), to_end=False)
         return True
 
-    def _serve(self, batch: list[Item], held: Flight | None = None) -> None:
-        """Run a batch. held: a flight that waits for it where ramps have let most of its rows go."""
+    def _serve(self, batch: list[Item]) -> None:
+        """Run a batch until every row has its answer."""
         self._in_hand = batch
         schedule = self._relieved(self._guard.admit(self.schedule))
         one = Pass(batch, schedule.plan)
         try:
             journey = self._engine.start(stack(batch, self._inputs), schedule, shadow=self._shadows(schedule))
+            going: Flight | None = Flight(journey, [(one, list(range(len(batch))))])
+            while going is not None:
+                going = self._leg(going)
         except Exception as error:
             if is_fatal(error):
                 raise
-            self._failed([one], error)
-        else:
-            self._fly(Flight(journey, [(one, list(range(len(batch))))]), held)
+            self._failed(one, error)
         self._in_hand = []
 
-    def _fly(self, flight: Flight, held: Flight | None = None) -> None:
-        """Take a flight on until every row has its answer, with the held one from where they meet."""
-        self.beat = time.monotonic()
-        going: Flight | None = flight
-        while going is not None:
-            flight = going
-            try:
-                going, held = self._leg(flight, held)
-            except Exception as error:
-                if is_fatal(error):
-                    raise
-                self._failed([one for one, _ in flight.parts], error)
-                break
-        if held is not None:
-            self._fly(held)
-
-    def _failed(self, passes: Sequence[Pass], error: Exception) -> None:
+    def _failed(self, one: Pass, error: Exception) -> None:
         """The model raised: run each unanswered item alone, so that only the bad one fails."""
-        self._break(passes)
-        left = [one.items[row] for one in passes for row in one.release.rest()]
-        if sum(len(one.items) for one in passes) == 1:
+        self._break([one])
+        left = [one.items[row] for row in one.release.rest()]
+        if len(one.items) == 1:
             log.warning("the model raised on a request", error=str(error), exc_info=error)
             self._tell(self._fail, left, InferenceFailed(f"the model raised on this request: {error}"))
             return
@@ -198,12 +171,15 @@ class DeviceThread:
         Then the queue is what answers wait for, and every ramp would lengthen it. Some passes keep their ramps, so
         that feedback goes on.
         """
-        if self._batcher.waiting < CROWDED_BATCHES * self._max_batch or not schedule.active:
+        if not (schedule.active and self._crowd()):
             return schedule
         self._crowded += 1
         if self._crowded % RAMPS_IN_CROWD == 0:
             return schedule
         return schedule.without_ramps
+
+    def _crowd(self) -> bool:
+        return self._batcher.waiting >= CROWDED_BATCHES * self._max_batch
 
     def _shadows(self, schedule: Schedule) -> bool:
         """Whether a pass keeps what ramps that are switched off would read.
@@ -218,49 +194,28 @@ class DeviceThread:
         self._opened = self._opened or self.schedule.plan.exits_open
         return not self._opened or self._reports.wants_shadows()
 
-    def _leg(self, flight: Flight, held: Flight | None) -> tuple[Flight | None, Flight | None]:
-        """Take a flight on until its rows are all answered, or part; (what goes on for an answer, what is still held).
+    def _leg(self, flight: Flight) -> Flight | None:
+        """Take a flight on until its rows are all answered, or part; what goes on for an answer.
 
-        Rows part at one place: behind the last ramp that lets anybody go and still has a good part of the model before
-        it. Answered rows step aside there. The others wait there, when somebody waits for a first ramp, for the next
-        batch to come as far, and go on with its others as one: a small batch costs the device nearly what a large one
-        does. Nobody is held back more than `HOLDS` times.
+        Answered rows step aside wherever that makes the others faster: their answers have left, and the rest of their
+        way, which is only for feedback, is cheaper together with others' in a quiet moment.
         """
         for output in self._engine.run(flight.journey):
-            if output is None:
+            if output is None or not self._take(output, flight) or not self._engine.divides:
                 continue
-            self._take(output, flight)
-            if output.step.ramp != self._parting(flight.journey.schedule):
-                continue
-            if self._batcher.waiting >= self._max_batch and self._remaining_ms(output.step.ramp, 1) < LITTLE_MS:
-                continue
+            if self._crowd():
+                continue  # what all wait for then is whole batches
             waiting = flight.waiting()
             if not waiting:
-                self._parked.add(flight)
-                return None, held
-            if len(waiting) < flight.rows:
+                if output.step.ramp != FINAL:
+                    self._parked.add(flight)
+                return None
+            ramp, rows = output.step.ramp, flight.rows
+            if self._remaining_ms(ramp, rows) - self._remaining_ms(ramp, len(waiting)) >= PARTING_MS:
                 flight, stay = flight.divide(self._engine, waiting)
                 self._parked.add(stay)
-            if held is not None and self._engine.place(held.journey) == self._engine.place(flight.journey):
-                flight, held = Flight.together(self._engine, [held, flight]), None
-            if held is None and flight.held < HOLDS and flight.rows < self._max_batch and self._batcher.due():
-                flight.held += 1
-                self._held = flight
-                return None, None
-            return flight, held
-        return None, held
-
-    def _parting(self, schedule: Schedule) -> int:
-        """The ramp where rows part under a schedule; FINAL: nowhere."""
-        if schedule is not self._parting_of[0]:
-            place = FINAL
-            if self._engine.divides:
-                for step in schedule.steps:
-                    left = self._remaining_ms(step.ramp, 1) if step.ramp != FINAL and step.threshold > 0 else 0.0
-                    if left >= WORTH_PARTING_MS and left >= GOOD_PART * self._remaining_ms(0, 1):
-                        place = step.ramp
-            self._parting_of = (schedule, place)
-        return self._parting_of[1]
+                return flight
+        return None
 
     def _go_on(self, flights: list[Flight], *, to_end: bool) -> None:
         """Take flights of answered rows on as one, to the end, or until somebody waits for an answer."""
@@ -285,8 +240,8 @@ class DeviceThread:
             log.warning("the model raised on requests that were answered", error=str(error), exc_info=error)
             self._break([one for flight in flights for one, _ in flight.parts])
 
-    def _take(self, output: Output, flight: Flight) -> None:
-        """Note what one step said, and let answers go."""
+    def _take(self, output: Output, flight: Flight) -> bool:
+        """Note what one step said, and let answers go; whether any went."""
         step, values = output.step, output.values
         final = step.ramp == FINAL
         errors, labels = EMPTY, EMPTY
@@ -294,7 +249,7 @@ class DeviceThread:
             labels = values.argmax(axis=1).astype(np.int32)
         elif step.active:
             errors, labels = scores(values)
-        place = 0
+        place, went = 0, False
         for one, rows in flight.parts:
             here = slice(place, place + len(rows))
             place += len(rows)
@@ -309,9 +264,11 @@ class DeviceThread:
                 one.note(one.pooled, step.ramp, rows, values[here])
                 continue
             if leave:
+                went = True
                 self._let_go(one, rows, leave, values[here], labels[here], step.ramp)
             if final and not one.left and not one.broken:
                 self._close(one)
+        return went
 
     def _let_go(
         self, one: Pass, rows: Sequence[int], leave: Sequence[int], values: Array, labels: Array, ramp: int

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from apparate.catalog import RampCatalog
@@ -30,7 +31,7 @@ from apparate_worker.protocol.dataplane import Dataplane
 from apparate_worker.protocol.grpc import GrpcFace, grpc_server
 from apparate_worker.protocol.http import HttpFace, http_server
 from apparate_worker.protocol.tensors import BYTES, DTYPES
-from apparate_worker.serving import DeviceThread
+from apparate_worker.serving import TAIL_BATCHES, DeviceThread
 from apparate_worker.settings import WorkerSettings
 
 log = get_logger(__name__)
@@ -81,6 +82,7 @@ class Worker:
         )
         self._guard = WorkerGuard(spec.budget.accuracy_loss, catalog.ramps)
         self._keeper = PlanKeeper(catalog, spec.budget.ramp_overhead)
+        remaining = remaining_table(catalog, TAIL_BATCHES * spec.serving.max_batch).tolist()
         self.device_thread = DeviceThread(
             engine=self._engine,
             batcher=self._batcher,
@@ -90,7 +92,7 @@ class Worker:
             reports=self._reporter,
             loop=self._loop,
             max_batch=spec.serving.max_batch,
-            remaining_ms=lambda ramp, rows: remaining_ms(catalog, ramp, rows),
+            remaining_ms=lambda ramp, rows: remaining[rows][ramp],
             threads=spec.serving.threads,
             on_fatal=self._lost,
         )
@@ -233,10 +235,15 @@ class Worker:
         return self._meter.render(gauges, counters)
 
 
-def remaining_ms(catalog: RampCatalog, ramp: int, rows: int) -> float:
-    """Time from a ramp's site to the end of the model, for a batch of so many rows."""
-    size = int(catalog.rows(np.array([rows]))[0])
-    return float(catalog.full_ms[size] - catalog.reach_ms[size, ramp])
+def remaining_table(catalog: RampCatalog, rows: int) -> npt.NDArray[np.float64]:
+    """[rows + 1, R] ms from each ramp's site to the end of the model, by rows: between and beyond the profiled sizes
+    by straight lines."""
+    sizes = np.array(catalog.batch_sizes, float)
+    left = catalog.full_ms[:, None] - catalog.reach_ms
+    wanted = np.arange(rows + 1, dtype=float)
+    table = np.stack([np.interp(wanted, sizes, column) for column in left.T], axis=1)
+    beyond = np.maximum(wanted - sizes[-1], 0.0)[:, None] / sizes[-1]
+    return np.asarray(table + beyond * left[-1])
 
 
 async def _until(reached: Callable[[], object], within_s: float) -> None:

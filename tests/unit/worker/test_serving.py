@@ -212,6 +212,6 @@ async def test_answered_rows_that_reach_the_end_first_do_not_answer_for_those_be
         ahead, behind = Flight(journey, [(one, [0, 1, 2, 3])]).divide(thread._engine, [0, 1])
         thread._go_on([ahead], to_end=True)
         assert not reports.passes
-        thread._fly(behind)
+        thread._leg(behind)
     await asyncio.sleep(0)
     assert [len(done.items) for done in reports.passes] == [4]
