@@ -16,7 +16,7 @@ from apparate.service.redis_client import UNREACHABLE, connect
 
 @dataclass(frozen=True)
 class Beat:
-    """What a heartbeat says. `dropped` counts feedback entries."""
+    """What a heartbeat says. `dropped` counts feedback entries; `refused` is why a plan is not run, empty if it is."""
 
     worker: str
     epoch: int
@@ -25,6 +25,8 @@ class Beat:
     in_flight: int
     served: int
     dropped: int
+    refused: str = ""
+    refused_revision: int = 0
 
 
 class Heartbeat:
