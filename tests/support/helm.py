@@ -54,12 +54,15 @@ class Helm:
         return [document for document in yaml.safe_load_all(text) if document]
 
     def install(
-        self, values: Mapping[str, Any] | None, *arguments: str, namespace: str, name: str = "apparate", chart: Path = CHART
+        self,
+        values: Mapping[str, Any] | None,
+        *arguments: str,
+        namespace: str,
+        name: str = "apparate",
+        chart: Path = CHART,
     ) -> str:
         """helm upgrade --install, without waiting: there is no kubelet to wait for."""
-        return self(
-            "upgrade", "--install", name, str(chart), "-n", namespace, *self.set(values), *arguments
-        )
+        return self("upgrade", "--install", name, str(chart), "-n", namespace, *self.set(values), *arguments)
 
     def set(self, values: Mapping[str, Any] | None) -> list[str]:
         """Arguments that set `values`, which may be nested; JSON keeps the types."""
@@ -88,4 +91,5 @@ def one(documents: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]
     for document in documents:
         if document["kind"] == kind and document["metadata"]["name"] == name:
             return document
-    raise LookupError(f"{kind} {name} is not rendered; there are: {[(d['kind'], d['metadata']['name']) for d in documents]}")
+    there = [(d["kind"], d["metadata"]["name"]) for d in documents]
+    raise LookupError(f"{kind} {name} is not rendered; there are: {there}")

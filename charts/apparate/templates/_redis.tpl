@@ -13,8 +13,6 @@
 {{- fail "redis.enabled is true and redis.external is set: choose one. For a Redis of your own add redis.enabled=false" -}}
 {{- else if and (not .Values.redis.enabled) (not $external.url) (not $external.existingSecret) -}}
 {{- fail "redis.enabled is false: set redis.external.url, or redis.external.existingSecret to a Secret with the URL" -}}
-{{- else if and $external.caKey (not (and $external.existingSecret $external.workerSecret)) -}}
-{{- fail "redis.external.caKey is set: it is a key of redis.external.existingSecret, and workers need theirs from redis.external.workerSecret; set both" -}}
 {{- else if and $external.url $external.existingSecret -}}
 {{- fail "redis.external.url and redis.external.existingSecret are both set: choose one" -}}
 {{- end -}}
@@ -33,16 +31,11 @@
 - name: {{ .name }}
   value: redis://:$(REDIS_PASSWORD)@{{ include "apparate.redis.host" .root }}:6379/0
 {{- else if $redis.external.existingSecret -}}
-{{- $plain := ternary "REDIS_URL" .name (ne $redis.external.caKey "") }}
-- name: {{ $plain }}
+- name: {{ .name }}
   valueFrom:
     secretKeyRef:
       name: {{ $redis.external.existingSecret }}
-      key: {{ $redis.external.key }}
-{{- if ne $plain .name }}
-- name: {{ .name }}
-  value: $(REDIS_URL)?ssl_ca_certs=/etc/apparate/redis/ca.crt
-{{- end }}
+      key: url
 {{- else -}}
 - name: {{ .name }}
   value: {{ $redis.external.url | quote }}

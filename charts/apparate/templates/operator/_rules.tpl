@@ -16,9 +16,6 @@
   resources: [services, serviceaccounts, configmaps, persistentvolumeclaims]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
-  resources: [secrets]
-  verbs: [create, patch] # writes the Redis URL for workers; reads no Secret
-- apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]
 - apiGroups: ["", events.k8s.io]
