@@ -126,6 +126,7 @@ def _run_go(command: Sequence[str], binary: Binary) -> None:
         "GOTOOLCHAIN": "local",
         "GOWORK": "off",
     }
+    environ.pop("GOROOT", None)  # may be that of another Go than the one that runs
     process = subprocess.Popen(
         command,
         cwd=binary.sources,
