@@ -50,6 +50,7 @@ __all__ = [
 ]
 
 GROUP, VERSION, KIND, PLURAL = "apparate.dev", "v1alpha1", "EarlyExitModel", "earlyexitmodels"
+NAME = "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
 PolicyName = Literal["certified", "sweep", "hill_climb", "never"]
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod"]
 
@@ -191,7 +192,7 @@ class Metadata(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
 
     name: str = Field(
-        pattern=r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$",
+        pattern=NAME,
         description="Name of the model, in URLs and of everything made for it: at most 40 of a-z, 0-9 and -.",
     )
     namespace: str = Field(default="default", pattern=DNS_LABEL, description="Namespace of the model.")
@@ -211,7 +212,7 @@ class EarlyExitModel(Shape):
     status: Status | None = Field(default=None, description="What is there.")
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "self.metadata.name.matches('^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$')",
+            f"self.metadata.name.matches('{NAME}')",
             "metadata.name is {metadata.name}, must be at most 40 of a-z, 0-9 and -, and start with a letter: "
             "what is made for the model is named after it",
             None,  # a pattern of Metadata

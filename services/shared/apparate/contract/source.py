@@ -27,7 +27,7 @@ Datatype = Literal[
 ]
 SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 KNOWN = re.compile(r"^(file:.|pvc://[a-z0-9]|s3://[^/]+/.|hf://[^/]+/.|oci://[^/]+/.)")
-LOCAL_ONLY = re.compile(r"^(file:)?([^/]|//[^/])")  # once it is known that it has no other scheme
+ABSOLUTE = re.compile(r"^(file:(//)?)?/[^/]")
 FORMS = "file:///PATH, pvc://CLAIM/PATH, s3://BUCKET/KEY, hf://OWNER/NAME[@REVISION] or oci://REGISTRY/NAME[:TAG]"
 
 
@@ -43,7 +43,7 @@ def _url_rules(field: str) -> tuple[Rule, ...]:
             lambda shape: _known(getattr(shape, field)),
         ),
         Rule(
-            f"self.{field}.matches('^(pvc|s3|hf|oci)://') || !self.{field}.matches('{LOCAL_ONLY.pattern}')",
+            f"self.{field}.matches('^(pvc|s3|hf|oci)://') || self.{field}.matches('{ABSOLUTE.pattern}')",
             f"{field} is {{{field}}}: a relative path is for local mode; here it must be {FORMS}",
             None,
         ),
@@ -95,6 +95,7 @@ class ModelSource(Shape):
     )
     sha256: str | None = Field(
         default=None,
+        max_length=64,
         pattern="^[0-9a-f]{64}$",
         description="Expected SHA-256 of the source file; refused when it differs.",
     )
@@ -142,6 +143,7 @@ class Bootstrap(Shape):
     )
     sha256: str | None = Field(
         default=None,
+        max_length=64,
         pattern="^[0-9a-f]{64}$",
         description="Expected SHA-256 of the data file; refused when it differs.",
     )
