@@ -5,11 +5,8 @@
   verbs: [get, list, watch]
 - apiGroups: [apparate.dev]
   resources: [earlyexitmodels/status]
-  verbs: [get, patch]
+  verbs: [patch]
 - apiGroups: [""]
   resources: [configmaps] # the catalog of a prepared model
   verbs: [get]
-- apiGroups: ["", events.k8s.io]
-  resources: [events]
-  verbs: [create, patch]
 {{- end -}}
