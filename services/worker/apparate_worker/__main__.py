@@ -21,7 +21,7 @@ from apparate_worker.errors import InvalidSetup
 from apparate_worker.model.errors import ModelError
 from apparate_worker.model.memory import keep_freed_memory
 from apparate_worker.model.store import PreparedModel, load_prepared
-from apparate_worker.objects import check_is_object, read_object
+from apparate_worker.objects import as_prepared, check_is_object, read_object
 from apparate_worker.settings import WorkerSettings
 from apparate_worker.worker import Worker, device_of
 
@@ -57,7 +57,7 @@ def find_document(settings: WorkerSettings) -> Document:
     if settings.document is None:
         client = client_of(settings.kubeconfig)
         with contextlib.closing(client):
-            return read_object(client, settings.object)
+            return as_prepared(read_object(client, settings.object), settings.prepared)
     document = choose(load_documents(settings.document), settings)
     if settings.object:
         check_is_object(document, settings.object)

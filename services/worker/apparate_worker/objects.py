@@ -8,24 +8,26 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from apparate.contract.document import Document
-from apparate.contract.resource import Adaptation, Budget, EarlyExitModel
+from apparate.contract.resource import Adaptation, Budget, EarlyExitModel, TensorSpec
 from apparate.contract.stream import plans_key
 from apparate.service.kube import KubeClient, KubeError, client_of, model_path, models_path
 from apparate.service.telemetry import get_logger
 from apparate.service.watch import WATCH_S, Listed, Watch
 from apparate_worker.errors import InvalidSetup
+from apparate_worker.model.store import CATALOG
 from apparate_worker.plans import PlanSource, RedisPlanSource
 from apparate_worker.settings import WorkerSettings
 
 READ_WITHIN_S = 60.0  # rights of a fresh service account come into force after its pod starts
 PAUSE_S = 1.0
+NOWHERE = Path("/")  # relative paths of an object mean nothing in a pod
 log = get_logger(__name__)
 
 
@@ -115,7 +117,7 @@ def read_object(client: KubeClient, key: str, within_s: float = READ_WITHIN_S) -
     give_up = time.monotonic() + within_s
     while True:
         try:
-            return Document(EarlyExitModel.model_validate(client.call("GET", model_path(namespace, name))), Path("/"))
+            return Document(EarlyExitModel.model_validate(client.call("GET", model_path(namespace, name))), NOWHERE)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
@@ -125,6 +127,23 @@ def read_object(client: KubeClient, key: str, within_s: float = READ_WITHIN_S) -
                 raise InvalidSetup(f"EarlyExitModel {key} cannot be read for {within_s:.0f} s: {error}") from None
             log.warning("the object cannot be read yet, tried again", object=key, error=str(error))
             time.sleep(PAUSE_S)
+
+
+def as_prepared(document: Document, folder: Path | None) -> Document:
+    """The document with the inputs that its folder was prepared for.
+
+    A spec that asks for other inputs is prepared beside the folder that is served: a worker that is started again
+    meanwhile goes on with what it has. A folder that cannot be read is told of when it is loaded.
+    """
+    try:
+        inputs = json.loads(((folder or document.prepared) / CATALOG).read_text(encoding="utf-8"))["inputs"]
+        known = tuple(TensorSpec.model_validate(one) for one in inputs)
+    except (OSError, ValueError, KeyError, TypeError):
+        return document
+    model = document.model
+    source = model.spec.model.model_copy(update={"inputs": known})
+    spec = model.spec.model_copy(update={"model": source})
+    return replace(document, model=model.model_copy(update={"spec": spec}))
 
 
 def check_is_object(document: Document, key: str) -> None:

@@ -21,6 +21,11 @@ class WorkerState:
     revision: int = 0
     in_flight: int = 0
     guarded: bool = False
+    served: int = 0
+    """Requests that it has answered since it started."""
+    refused: str = ""
+    """Why it does not run the last plan it was given; empty when it does."""
+    refused_revision: int = 0
 
 
 class RedisHeartbeats:
@@ -49,6 +54,9 @@ def _state(name: str, value: bytes) -> WorkerState:
             revision=int(data.get("revision", 0)),
             in_flight=int(data.get("in_flight", 0)),
             guarded=bool(data.get("guarded", False)),
+            served=int(data.get("served", 0)),
+            refused=str(data.get("refused", "")),
+            refused_revision=int(data.get("refused_revision", 0)),
         )
     except (ValueError, TypeError, AttributeError):
         return WorkerState(name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from apparate.contract.shape import ListMap, Ratio, StatusShape
 from apparate.plan import Plan, RampSetting
@@ -15,6 +15,9 @@ from apparate.plan import Plan, RampSetting
 Index = Annotated[int, Field(ge=0, le=65_535)]
 Layer = Annotated[str, Field(max_length=512)]
 MAX_RAMPS = 1024
+ATOMIC = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
+"""One value with one writer: who applies it replaces all of it. Of a plan that somebody edited by hand, parts would
+otherwise stay theirs, and stand in the next plan beside what was decided."""
 
 
 class RampStatus(StatusShape):
@@ -27,6 +30,8 @@ class RampStatus(StatusShape):
 
 class PlanStatus(StatusShape):
     """The plan in force, as status and local mode carry it."""
+
+    model_config = ATOMIC
 
     revision: int = Field(ge=0, description="Rises by one with each decision; a worker takes only a higher one.")
     reason: str = Field(default="", max_length=128, description="Why it was decided, in one word.")
@@ -106,6 +111,7 @@ class RampObserved(StatusShape):
 class Observed(StatusShape):
     """What the window says of the plan in force."""
 
+    model_config = ATOMIC
     accuracy_loss: AccuracyLoss | None = Field(default=None, description="Answers that disagree with the model's own.")
     latency_saved_ratio: float = Field(
         default=0.0, ge=-1, le=1, description="Share of the plain pass's time that answers leave earlier, on average."
@@ -119,6 +125,7 @@ class Observed(StatusShape):
 class Delivery(StatusShape):
     """Which workers run the plan in force."""
 
+    model_config = ATOMIC
     revision: int = Field(ge=0, description="Revision that is to run.")
     workers: int = Field(ge=0, description="Workers that are heard of.")
     updated_workers: int = Field(ge=0, description="Those of them that run that revision.")
@@ -155,7 +162,7 @@ class Status(StatusShape):
     selector: str | None = Field(default=None, max_length=4096, description="Label selector of the worker pods.")
     catalog: Catalog | None = Field(default=None, description="All ramps of the prepared model.")
     plan: PlanStatus | None = Field(default=None, description="The plan in force.")
-    history: Annotated[tuple[PlanStatus, ...], ListMap("revision")] = Field(
+    history: tuple[PlanStatus, ...] = Field(
         default=(), max_length=10, description="Plans that were in force before, newest first: what to roll back to."
     )
     observed: Observed | None = Field(default=None, description="What the window says of the plan in force.")

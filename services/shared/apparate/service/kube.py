@@ -127,7 +127,7 @@ def in_cluster() -> KubeClient:
 
     configuration = client.Configuration()
     try:
-        config.load_incluster_config(client_configuration=configuration)
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     except config.ConfigException as error:
         raise InvalidKubeconfig(f"this is not a pod with a service account token: {error}") from None
     return KubeClient(configuration)
@@ -140,9 +140,10 @@ def from_kubeconfig(path: str = "", context: str = "") -> tuple[KubeClient, str]
     configuration = client.Configuration()
     where = path or "the kubeconfig ($KUBECONFIG, or ~/.kube/config)"
     try:
-        config.load_kube_config(path or None, context or None, client_configuration=configuration, persist_config=False)
-        _, active = config.list_kube_config_contexts(path or None)
-        contexts = config.list_kube_config_contexts(path or None)[0]
+        config.load_kube_config(  # type: ignore[no-untyped-call]
+            path or None, context or None, client_configuration=configuration, persist_config=False
+        )
+        contexts, active = config.list_kube_config_contexts(path or None)  # type: ignore[no-untyped-call]
     except (config.ConfigException, OSError, TypeError, ValueError) as error:
         raise InvalidKubeconfig(f"{where} cannot be used: {_first_line(error)}") from None
     chosen = next((one for one in contexts if one["name"] == context), active) if context else active
