@@ -34,6 +34,7 @@ KEPT = (
     INT_OR_STRING,
     "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",
+    "x-kubernetes-map-type",
     "x-kubernetes-validations",
 )
 
