@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from pathlib import Path
@@ -49,7 +50,7 @@ async def a_worker(objects: Objects, kubeconfig: Path, redis_url: str = ""):
         redis_url=redis_url,
     )
     reading = a_client(objects.cluster, kubeconfig)
-    document = read_object(reading, settings.object)
+    document = await asyncio.to_thread(read_object, reading, settings.object)  # a proxy may be in this loop
     reading.close()
     worker = Worker(document, a_prepared_model(), settings, torch.device("cpu"))
     http, _ = await worker.start()

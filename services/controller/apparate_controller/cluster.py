@@ -41,6 +41,7 @@ class ClusterController:
             retry_s=settings.retry_s,
             threads=self._threads,
             wrote=lambda namespace, model: telemetry("apparate_status_writes", namespace=namespace, model=model).inc(),
+            gone=lambda namespace, model: telemetry.forget(namespace=namespace, model=model),
         )
         self._leadership: Leadership | None = None
         if settings.lease_namespace:

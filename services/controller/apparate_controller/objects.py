@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -45,6 +45,7 @@ class Kept:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     decided: asyncio.Event = field(default_factory=asyncio.Event)
     gone: bool = False
+    reporter: StatusReporter | None = None
     task: asyncio.Task[None] | None = None
 
 
@@ -69,12 +70,13 @@ class ObjectModels:
         retry_s: float,
         threads: Executor | None = None,
         wrote: Callable[[str, str], None] = lambda namespace, name: None,
+        gone: Callable[[str, str], None] = lambda namespace, name: None,
         watch_s: float = WATCH_S,
         observe_s: float = OBSERVE_S,
     ) -> None:
         self.all: dict[str, Model] = {}
         self._client, self._namespaces, self._new_loop = client, tuple(namespaces) or ("",), new_loop
-        self._retry_s, self._threads, self._wrote = retry_s, threads, wrote
+        self._retry_s, self._threads, self._wrote, self._gone = retry_s, threads, wrote, gone
         self._watch_s, self._observe_s = watch_s, observe_s
         self._kept: dict[str, Kept] = {}
         self._stopping = asyncio.Event()
@@ -89,7 +91,6 @@ class ObjectModels:
 
     async def run(self) -> None:
         """Follow all objects until `stop`; then let each loop finish what it has in hand."""
-        self._stopping.clear()
         watching = [asyncio.create_task(self._follow(one), name=f"watch {one}") for one in self._namespaces]
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -107,6 +108,7 @@ class ObjectModels:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._kept.clear()
             self.all.clear()
+            self._stopping.clear()
 
     async def _follow(self, namespace: str) -> None:
         async for event in Watch(self._client, models_path(namespace), watch_s=self._watch_s).events():
@@ -170,51 +172,67 @@ class ObjectModels:
                 wanted = document.model.status is not None and document.model.status.catalog is not None
                 await _wait(kept.changed, self._retry_s if wanted else None)
                 continue
-            async with self._running(kept, document, catalog) as running:
-                basis = _basis(document)
-                while not (self._stopping.is_set() or kept.gone or running.done()):
-                    changing = asyncio.create_task(kept.changed.wait())
-                    await asyncio.wait({changing, running}, return_when=asyncio.FIRST_COMPLETED)
-                    changing.cancel()
-                    kept.changed.clear()
-                    if _basis(kept.model.document) != basis:
-                        log.info("budget, adaptation or catalog changed", model=document.model.key)
-                        break
+            await self._run_until_changed(kept, document, catalog)
+        if kept.gone:
+            self._gone(kept.model.document.model.metadata.namespace, kept.model.document.model.metadata.name)
 
-    @contextlib.asynccontextmanager
-    async def _running(self, kept: Kept, document: Document, catalog: RampCatalog) -> AsyncIterator[asyncio.Task[None]]:
-        """The loop of one object, what it reports, and the writer of its status."""
+    async def _run_until_changed(self, kept: Kept, document: Document, catalog: RampCatalog) -> None:
+        """One loop for one object, until what it was made for changes, or it is to stop."""
+        basis, key = _basis(document), document.model.key
+        async with self._new_loop(document, catalog, kept.sink, self._reporter(kept, document)) as loop:
+            kept.model.loop, kept.model.reason = loop, ""
+            running = asyncio.create_task(self._work(kept, loop))
+            while not (self._stopping.is_set() or kept.gone or running.done()):
+                changing = asyncio.create_task(kept.changed.wait())
+                await asyncio.wait({changing, running}, return_when=asyncio.FIRST_COMPLETED)
+                changing.cancel()
+                kept.changed.clear()
+                if _basis(kept.model.document) != basis:
+                    log.info("budget, adaptation or catalog changed", model=key)
+                    break
+            loop.stop()
+            try:
+                await running
+            except Exception:
+                log.error("adaptation failed, starts anew", model=key, exc_info=True)
+                await _wait(kept.changed, self._retry_s)
+            kept.model.loop, kept.model.reason = None, "starts anew"
+
+    async def _work(self, kept: Kept, loop: ModelLoop) -> None:
+        """The loop until it is told to stop, with the writer of the status and what is told there."""
+        adapting = asyncio.create_task(loop.run())
+        beside = [asyncio.create_task(kept.sink.run()), asyncio.create_task(self._observe(kept, loop))]
+        try:
+            await asyncio.wait({adapting, *beside}, return_when=asyncio.FIRST_COMPLETED)
+            loop.stop()
+            await adapting
+            for task in beside:
+                if task.done():
+                    task.result()  # they end by an error of ours only
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+
+    def _reporter(self, kept: Kept, document: Document) -> StatusReporter:
         spec = document.model.spec
-        reporter = StatusReporter(
+        kept.reporter = StatusReporter(
             kept.sink,
             spec.budget,
             spec.adaptation.feedback_timeout_seconds,
             lambda: kept.model.document.model.metadata.generation,
             kept.decided.set,
         )
-        async with self._new_loop(document, catalog, kept.sink, reporter) as loop:
-            kept.model.loop, kept.model.reason = loop, ""
-            writing = asyncio.create_task(kept.sink.run())
-            observing = asyncio.create_task(self._observe(kept, loop, reporter))
-            running = asyncio.create_task(loop.run())
-            try:
-                yield running
-            finally:
-                loop.stop()
-                await asyncio.gather(running, return_exceptions=True)
-                for task in (writing, observing):
-                    task.cancel()
-                await asyncio.gather(writing, observing, return_exceptions=True)
-                kept.model.loop, kept.model.reason = None, "starts anew"
+        return kept.reporter
 
-    async def _observe(self, kept: Kept, loop: ModelLoop, reporter: StatusReporter) -> None:
+    async def _observe(self, kept: Kept, loop: ModelLoop) -> None:
         """Report what the plan does, soon after it changed and every now and then."""
         while True:
             await _wait(kept.decided, self._observe_s)
             kept.decided.clear()
             described: Any = await loop.in_session(lambda session: session.describe())
-            if described:
-                reporter.observed(described)
+            if described and kept.reporter is not None:
+                kept.reporter.observed(described)
 
     async def _catalog(self, document: Document) -> RampCatalog:
         """The catalog that the status names. Raises CatalogNotReady with what to do about it."""
