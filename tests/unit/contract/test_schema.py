@@ -27,7 +27,7 @@ STRUCTURAL = {
     *("type", "format", "description", "default", "enum", "pattern", "properties", "required", "items"),
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "minItems", "maxItems"),
     *("maxProperties", "additionalProperties", "anyOf", PRESERVE, "x-kubernetes-int-or-string"),
-    *("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-validations"),
+    *("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type", "x-kubernetes-validations"),
 }
 
 

@@ -5,6 +5,7 @@ Fields are snake_case here and camelCase outside. The typed model is the source;
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -215,7 +216,7 @@ class EarlyExitModel(Shape):
             f"self.metadata.name.matches('{NAME}')",
             "metadata.name is {metadata.name}, must be at most 40 of a-z, 0-9 and -, and start with a letter: "
             "what is made for the model is named after it",
-            None,  # a pattern of Metadata
+            lambda model: bool(re.match(NAME, model.metadata.name)),  # Metadata has looked already
         ),
     )
 
