@@ -44,7 +44,7 @@ from support.processes import Process, a_process
 
 NAME = "tiny"
 WINDOW = 512
-PAUSE_S = (1.1, 2.2)  # between decisions, drawn, so that they fall anywhere in the rhythm of status writes
+PAUSE_S = (2.2, 4.0)  # between decisions, drawn; one that comes sooner waits for the second of the last write
 SETTLE_S = 4.0  # most time that a decision may take to be seen before the next is provoked
 
 

@@ -53,7 +53,7 @@ class StatusSink:
         """The last plan that was published here."""
         share = share_in(thing)
         self._history: list[Json] = share.get("history", [])
-        self._reported = {name: share[name] for name in ("observed", "delivery") if name in share}
+        self._reported: Json = {name: share[name] for name in ("observed", "delivery") if name in share}
         self._conditions = _conditions(share)
         self._lock = asyncio.Lock()
         self._changed = asyncio.Event()

@@ -153,9 +153,11 @@ class ClusterTarget:
         """By a kubeconfig, as kubectl would. Raises InvalidKubeconfig."""
         try:
             from apparate.service.kube import from_kubeconfig
+
+            client, own = from_kubeconfig(kubeconfig, context)
         except ModuleNotFoundError as error:
-            raise CommandError(f"clusters need the package {error.name}: pip install 'apparate[controller]'") from None
-        client, own = from_kubeconfig(kubeconfig, context)
+            hint = "run: pip install 'apparate[kubectl]'"
+            raise CommandError(f"a cluster needs the package {error.name}, not installed; {hint}") from None
         return cls(client, "" if everywhere else namespace or own)
 
     def views(self) -> list[Json]:
