@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from apparate.cli.main import SUBCOMMANDS
+from apparate.contract.conditions import Reason
 from apparate.contract.document import parse_documents
 from apparate.contract.metrics import METRICS, Metric
 from apparate.contract.resource import EarlyExitModel
@@ -73,6 +74,12 @@ def shapes(root: Any = EarlyExitModel) -> set[type[BaseModel]]:
 def test_every_field_of_the_document_has_a_description() -> None:
     silent = [f"{s.__name__}.{n}" for s in shapes() for n, f in s.model_fields.items() if not f.description]
     assert silent == []
+
+
+def test_every_reason_of_a_condition_is_given_somewhere() -> None:
+    rooms = [path for room in ("operator", "services") for path in (ROOT / room).rglob("*.py")]
+    code = "\n".join(path.read_text() for path in rooms if path.name != "conditions.py" or "operator" in path.parts)
+    assert [reason for reason in Reason if not re.search(rf"Reason\.{reason.name}\b", code)] == []
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda m: m.name)

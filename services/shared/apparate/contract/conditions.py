@@ -62,13 +62,9 @@ class Reason(StrEnum):
     PREPARED = "Prepared"
     PREPARING = "Preparing"
     PREPARE_FAILED = "PrepareFailed"
-    SOURCE_NOT_FOUND = "SourceNotFound"
-    SOURCE_DIFFERS = "SourceDiffers"
     SECRET_NOT_FOUND = "SecretNotFound"
     SECRET_LACKS_KEY = "SecretLacksKey"
     STORAGE_PENDING = "StoragePending"
-    STORAGE_FULL = "StorageFull"
-    STORAGE_REFUSED = "StorageRefused"
     CATALOG_INVALID = "CatalogInvalid"
     # WorkersReady
     WORKERS_READY = "WorkersReady"
