@@ -103,7 +103,7 @@ def _ended(pod: str, ended: Mapping[str, Any], restarts: int) -> Problem:
     code, said = int(ended.get("exitCode", 1)), _short(_last_words(str(ended.get("message") or "")))
     if code == CANNOT_START:
         return Problem(Reason.MODEL_LOAD_FAILED, f"{pod}: {said or 'exit status 2'}{times}", 65)
-    return Problem(Reason.CRASH_LOOP, f"{pod} ended with status {code}{times}: {said or 'it said nothing'}", 48)
+    return Problem(Reason.CRASH_LOOP, f"{pod} ended with status {code}{times}: {said or 'it said nothing'}", 52)
 
 
 def told_by(message: str) -> tuple[str, str] | None:
