@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from apparate.contract.conditions import ConditionType, Reason, condition, with_condition
+from apparate.contract.labels import REVISION, WORKER
 from apparate.contract.resource import Catalog, Condition, EarlyExitModel
-from apparate_operator.kinds import REVISION, Json
-from apparate_operator.manifests.common import WORKER, selector
+from apparate_operator.kinds import Json
+from apparate_operator.manifests.common import selector
 from apparate_operator.observed import Observed, annotation
 from apparate_operator.preparation import Preparation
 from apparate_operator.reasons import lacking, worst

@@ -11,8 +11,10 @@ from typing import Any
 
 import kopf
 
+from apparate.contract.conditions import OPERATOR
+from apparate.contract.labels import PREFIX
 from apparate.contract.resource import GROUP, PLURAL, VERSION
-from apparate_operator.kinds import CONFIG_MAP, DEPLOYMENT, JOB, MODEL, OPERATOR, POD, PREFIX, SELECTOR, WATCHED, Kind
+from apparate_operator.kinds import CONFIG_MAP, DEPLOYMENT, JOB, MODEL, POD, SELECTOR, WATCHED, Kind
 from apparate_operator.settings import OperatorSettings
 
 MARGIN_S = 5.0  # a watch that outlives its own end by so much is dead

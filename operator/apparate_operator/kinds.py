@@ -5,18 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from apparate.contract.conditions import OPERATOR
+from apparate.contract.labels import MANAGED_BY, PREFIX
 from apparate.contract.resource import GROUP, KIND, PLURAL, VERSION
 
 Json = dict[str, Any]
-PREFIX = "apparate.dev"
-MANAGED_BY = "app.kubernetes.io/managed-by"
-OPERATOR = "apparate-operator"
 SELECTOR = f"{MANAGED_BY}={OPERATOR}"
-"""Everything that belongs to a model carries these labels; nothing else is read."""
-MODEL_LABEL = f"{PREFIX}/model"
-UID_LABEL = f"{PREFIX}/uid"
-COMPONENT = "app.kubernetes.io/component"
-REVISION = f"{PREFIX}/revision"
+"""Everything that belongs to a model carries this label; nothing else is read."""
 ATTEMPT = f"{PREFIX}/attempt"
 APPLIED = f"{PREFIX}/applied"
 """Annotation with the hash of the manifest that was last applied."""

@@ -7,22 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 
-from apparate.contract.conditions import ConditionType, Reason
+from apparate.contract.conditions import OPERATOR, ConditionType, Reason
 from apparate.contract.resource import Catalog, EarlyExitModel
 from apparate.contract.revision import revision
 from apparate.contract.serving import Autoscaling
 from apparate.contract.status import MAX_RAMPS, CatalogRamp
 from apparate_operator.conditions import Told, Verdict, events, prepared, ready, status, workers
-from apparate_operator.kinds import (
-    BY_NAME,
-    CONFIG_MAP,
-    DEPLOYMENT,
-    OPERATOR,
-    POD_MONITOR,
-    SCALED_OBJECT,
-    Json,
-    Kind,
-)
+from apparate_operator.kinds import BY_NAME, CONFIG_MAP, DEPLOYMENT, POD_MONITOR, SCALED_OBJECT, Json, Kind
 from apparate_operator.manifests.access import prepare_access, worker_access
 from apparate_operator.manifests.common import Environment
 from apparate_operator.manifests.prepare import catalog_name

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from apparate.catalog import InvalidCatalog, RampCatalog
-from apparate_operator.kinds import ATTEMPT, CONFIG_MAP, DEPLOYMENT, JOB, POD, REVISION, Json, Kind
-from apparate_operator.manifests.common import PREPARE, WORKER
+from apparate.contract.labels import COMPONENT, PREPARE, REVISION, WORKER
+from apparate_operator.kinds import ATTEMPT, CONFIG_MAP, DEPLOYMENT, JOB, POD, Json, Kind
 
 Refs = Mapping[tuple[Kind, str], Json]
-COMPONENT = "app.kubernetes.io/component"
 
 
 @dataclass(frozen=True)

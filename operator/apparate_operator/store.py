@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from apparate_operator.kinds import MODEL, UID_LABEL, Json, Kind
+from apparate.contract.labels import UID_LABEL
+from apparate_operator.kinds import MODEL, Json, Kind
 from apparate_operator.trimming import trim
 
 Key = tuple[str, str]

@@ -6,7 +6,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from apparate_operator.kinds import CONFIG_MAP, DEPLOYMENT, JOB, MODEL, POD, PREFIX, Json, Kind
+from apparate.contract.labels import PREFIX
+from apparate_operator.kinds import CONFIG_MAP, DEPLOYMENT, JOB, MODEL, POD, Json, Kind
 
 KEPT_LABELS = ("app.kubernetes.io/component",)
 

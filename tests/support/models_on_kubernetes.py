@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from apparate.catalog import RampCatalog
+from apparate.contract.labels import REVISION
 from apparate.contract.resource import EarlyExitModel
 from apparate.contract.revision import revision
-from apparate_operator.kinds import CONFIG_MAP, DEPLOYMENT, JOB, POD, REVISION, Json, Kind
+from apparate_operator.kinds import CONFIG_MAP, DEPLOYMENT, JOB, POD, Json, Kind
 from apparate_operator.lifecycle import Step, next_step
 from apparate_operator.manifests.common import Environment, labels, owner
 from apparate_operator.manifests.prepare import catalog_name

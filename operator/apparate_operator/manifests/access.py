@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from apparate.contract.labels import PREPARE, WORKER
 from apparate.contract.resource import GROUP, PLURAL, EarlyExitModel
 from apparate_operator.kinds import ACCOUNT, BINDING, ROLE, Json
-from apparate_operator.manifests.common import PREPARE, WORKER, child_name, manifest
+from apparate_operator.manifests.common import child_name, manifest
 
 
 def worker_access(model: EarlyExitModel) -> list[Json]:

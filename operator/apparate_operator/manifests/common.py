@@ -7,12 +7,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from apparate.contract.labels import COMPONENT, MODEL_LABEL
+from apparate.contract.labels import labels as shared_labels
 from apparate.contract.resource import EarlyExitModel
-from apparate_operator.kinds import APPLIED, COMPONENT, MANAGED_BY, MODEL_LABEL, OPERATOR, UID_LABEL, Json, Kind
+from apparate_operator.kinds import APPLIED, Json, Kind
 
 PREPARED = "/prepared"
 """Where pods have the store of prepared models."""
-WORKER, PREPARE = "worker", "prepare"
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,7 @@ def selector(model: EarlyExitModel, component: str) -> dict[str, str]:
 
 def labels(model: EarlyExitModel, component: str) -> dict[str, str]:
     """The labels of everything made for a model."""
-    return {
-        **selector(model, component),
-        "app.kubernetes.io/name": "apparate",
-        "app.kubernetes.io/instance": model.metadata.name,
-        MANAGED_BY: OPERATOR,
-        UID_LABEL: model.metadata.uid,
-    }
+    return shared_labels(model.metadata.name, model.metadata.uid, component)
 
 
 def owner(model: EarlyExitModel) -> Json:

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
+from apparate.contract.labels import PREFIX, PREPARE, REVISION
 from apparate.contract.resource import EarlyExitModel
-from apparate_operator.kinds import ATTEMPT, JOB, PREFIX, REVISION, Json
-from apparate_operator.manifests.common import (
-    PREPARE,
-    PREPARED,
-    Environment,
-    child_name,
-    digest,
-    labels,
-    manifest,
-)
+from apparate_operator.kinds import ATTEMPT, JOB, Json
+from apparate_operator.manifests.common import PREPARED, Environment, child_name, digest, labels, manifest
 from apparate_operator.manifests.pods import env, pod_spec, resources, template_metadata, unique
 from apparate_operator.manifests.storage import (
     SOURCES,

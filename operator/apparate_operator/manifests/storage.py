@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from apparate.contract.labels import PREPARE
 from apparate.contract.resource import Credentials, EarlyExitModel
 from apparate.contract.source import scheme
 from apparate_operator.kinds import CLAIM, Json
-from apparate_operator.manifests.common import PREPARE, PREPARED, child_name, manifest
+from apparate_operator.manifests.common import PREPARED, child_name, manifest
 
 SOURCES = "/sources"
 """Where the prepare pod has what the model is read from: claims below pvc/, images below oci/."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from apparate.contract.labels import WORKER
 from apparate.contract.resource import EarlyExitModel
 from apparate.contract.serving import Autoscaling, Target
 from apparate_operator.kinds import AUTOSCALER, BUDGET, POD_MONITOR, SCALED_OBJECT, SERVICE, Json
-from apparate_operator.manifests.common import WORKER, child_name, manifest, selector
+from apparate_operator.manifests.common import child_name, manifest, selector
 
 METRICS = {"waiting": "apparate_waiting_requests", "inFlight": "apparate_in_flight_requests"}
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+from apparate.contract.conditions import OPERATOR
+from apparate.contract.labels import PREFIX, REVISION, WORKER
 from apparate.contract.resource import EarlyExitModel
-from apparate_operator.kinds import DEPLOYMENT, OPERATOR, PREFIX, REVISION, Json
-from apparate_operator.manifests.common import WORKER, Environment, child_name, digest, labels, manifest, selector
+from apparate_operator.kinds import DEPLOYMENT, Json
+from apparate_operator.manifests.common import Environment, child_name, digest, labels, manifest, selector
 from apparate_operator.manifests.pods import env, field, hardened, pod_spec, resources, template_metadata
 from apparate_operator.manifests.storage import (
     from_secret,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from apparate_operator.kinds import DEPLOYMENT, JOB, MODEL, UID_LABEL, Json
+from apparate.contract.labels import UID_LABEL
+from apparate_operator.kinds import DEPLOYMENT, JOB, MODEL, Json
 from apparate_operator.store import Store
 
 KEY = ("shop", "resnet")
