@@ -23,7 +23,7 @@ Json = dict[str, Any]
 Writes = Counter[str]
 NAMESPACE = "bench"
 OURS = {"labelSelector": "app.kubernetes.io/managed-by=apparate-operator"}
-REVISION = "apparate.dev/revision"
+REVISION, MODEL = "apparate.dev/revision", "apparate.dev/model"
 CHILDREN = (
     "/apis/batch/v1/namespaces/bench/jobs",
     "/apis/apps/v1/namespaces/bench/deployments",
@@ -35,6 +35,7 @@ CHILDREN = (
     "/apis/rbac.authorization.k8s.io/v1/namespaces/bench/rolebindings",
     "/apis/policy/v1/namespaces/bench/poddisruptionbudgets",
 )
+CRD_PAUSE_S = 2.5  # the API server holds back the first objects of a new resource for two seconds
 JOBS, DEPLOYMENTS = CHILDREN[:2]
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 WRITE = re.compile(r"^apiserver_request_total\{(.*)\} (\S+)$", re.MULTILINE)
@@ -71,6 +72,7 @@ class Api:
         self.client.call("POST", "/api/v1/namespaces", body={"metadata": {"name": NAMESPACE}})
         while not self._serves():
             time.sleep(0.1)
+        time.sleep(CRD_PAUSE_S)
 
     def _serves(self) -> bool:
         try:
@@ -234,7 +236,7 @@ class SeenReplicas:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     found = json.loads(line)["object"]
-                    key = (found["metadata"]["name"], found["spec"]["replicas"])
+                    key = (found["metadata"]["labels"][MODEL], found["spec"]["replicas"])
                     with self._news:
                         self._seen.setdefault(key, time.monotonic())
                         self._news.notify_all()
