@@ -40,13 +40,13 @@ cluster-tools: setup ## Build Kubernetes, etcd, helm and kwok from pinned Go mod
 	@$(CLUSTER).build --links $(TOOLS)
 	@echo 'built; to have them first on your PATH: export PATH="$(CURDIR)/$(TOOLS):$$PATH"'
 
-test-tools: setup
+test-tools: setup ## The part of them that tests need
 	@$(CLUSTER).build --tests --links $(TOOLS)
 
 control-plane: test-tools ## Run a Kubernetes API on loopback until Ctrl-C
 	@$(CLUSTER)
 
-lint-tools: setup
+lint-tools: setup ## The part of them that linting needs
 	@$(CLUSTER).build --links $(TOOLS) helm
 
 lint: lint-tools ## ruff, mypy --strict, the import law, helm lint

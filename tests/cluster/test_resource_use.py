@@ -11,7 +11,7 @@ from kubernetes import client
 
 from apparate.contract.resource import GROUP, PLURAL, VERSION
 from support.kube import KubectlFailed
-from support.resources import STATUS, an_object
+from support.resources import STATUS, TAKEN, an_object
 
 pytestmark = pytest.mark.cluster
 
@@ -149,6 +149,15 @@ def test_a_spec_of_200_kb_is_kept_whole(control_plane: Any, crd: Any, namespace:
     stored = control_plane.get("eem", "tiny", "-n", namespace)
     assert sum(map(len, names)) > 200_000
     assert stored["spec"]["model"]["classes"] == names
+
+
+def test_what_kubernetes_defines_is_kept_as_it_was_written(control_plane: Any, crd: Any, namespace: str) -> None:
+    written = TAKEN["pod template"].document
+    control_plane.apply(written, namespace=namespace)
+    stored = control_plane.get("eem", "tiny", "-n", namespace)["spec"]["serving"]["template"]
+    for part, value in written["spec"]["serving"]["template"].items():
+        if part != "tolerations":  # those have a default of ours
+            assert stored[part] == value
 
 
 def test_the_claim_that_is_made_cannot_shrink(control_plane: Any, crd: Any, namespace: str) -> None:
