@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import redis
 
-from apparate.contract.stream import FIELD, feedback_key, worker_key
+from apparate.contract.stream import FIELD, feedback_key, worker_key, workers_key
 from apparate.contract.wire import encode_feedback
 from apparate.plan import Plan
 from support.control import CATALOG, a_batch
@@ -78,6 +78,7 @@ class Worker:
     def beat(self, revision: int, served: int = 0, **other: Any) -> None:
         said = {"revision": revision, "served": served, **other}
         self.client.set(worker_key(self.key, "w"), json.dumps(said), ex=60)
+        self.client.sadd(workers_key(self.key), "w")
 
     def feed(self, revision: int, batches: int = 20, n: int = 32) -> None:
         """Feedback in which every ramp is sure and right."""

@@ -14,7 +14,7 @@ import torch
 from apparate.catalog import RampCatalog
 from apparate.contract.document import Document
 from apparate.contract.resource import TensorSpec
-from apparate.contract.stream import feedback_key, worker_key
+from apparate.contract.stream import feedback_key
 from apparate.plan import Plan
 from apparate.service.telemetry import get_logger
 from apparate_worker.batching import Batcher
@@ -107,7 +107,7 @@ class Worker:
             alive=self._alive,
         )
         self._source = plan_source(settings, document, self._follow_wishes)
-        self._heartbeat = Heartbeat(url, worker_key(key, settings.name), self._beat) if url else None
+        self._heartbeat = Heartbeat(url, key, settings.name, self._beat) if url else None
         protocols = spec.serving.protocols
         self._http_face = HttpFace(
             self.dataplane,
