@@ -58,8 +58,6 @@ class Watch:
         self._response: urllib3.BaseHTTPResponse | None = None
         self._version = ""
         """Where to go on from; empty: from the state as it is."""
-        self.healthy = False
-        """Whether the last attempt reached the server."""
 
     async def events(self) -> AsyncIterator[Event]:
         """First the state, then each change, for ever. Raises nothing: failures are logged once and tried again."""
@@ -87,7 +85,7 @@ class Watch:
             started = time.monotonic()
             try:
                 for event in self._attempt():
-                    self.healthy, failures = True, 0
+                    failures = 0
                     if event is not None and not self._hand_over(event, loop, queue):
                         return
                 if time.monotonic() - started > QUICK_S:
@@ -100,7 +98,7 @@ class Watch:
                 if error.status == GONE and not failures:
                     failures = 1
                     continue
-                self.healthy, failures = False, failures + 1
+                failures += 1
                 if failures == 1 or (failures == 2 and error.status == GONE):
                     log.warning("watch ended, tried again", path=self._path, name=self._name, error=str(error))
             first, longest = BACKOFF_S
