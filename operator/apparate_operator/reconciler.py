@@ -22,6 +22,7 @@ from apparate_operator.store import Key, Store, own_share
 
 REFUSED_AGAIN_S = 60.0  # something that the API refused may be mended outside of the spec, say by a larger quota
 REFUSALS = (400, 403, 404, 405, 413, 422)
+NO_SUCH_FIELD = "failed to create typed patch object"  # server-side apply tells of unknown fields with status 500
 log = get_logger(__name__)
 
 
@@ -87,7 +88,7 @@ class Reconciler:
             except NameTaken as error:
                 return Verdict(False, Reason.RECONCILE_FAILED, str(error))
             except KubeError as error:
-                if error.status not in REFUSALS:
+                if error.status not in REFUSALS and NO_SUCH_FIELD not in str(error):
                     raise
                 return _refusal(one, error)
         for kind, name, body in deletions:
@@ -180,7 +181,8 @@ def _mark(kind: Kind, body: Json) -> str:
 
 
 def _refusal(one: Apply, error: KubeError) -> Verdict:
-    reason = Reason.REJECTED if error.status in (400, 422) else Reason.RECONCILE_FAILED
+    rejected = error.status in (400, 422) or NO_SUCH_FIELD in str(error)
+    reason = Reason.REJECTED if rejected else Reason.RECONCILE_FAILED
     said = str(error).partition(": ")[2] or str(error)
     if "exceeded quota" in said:
         reason = Reason.QUOTA_EXCEEDED
