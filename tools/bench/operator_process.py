@@ -34,6 +34,7 @@ class OperatorProcess:
             "KUBECONFIG": str(self._kubeconfig),
             "EEM_OPERATOR_WORKER_IMAGE": "apparate-worker:bench",
             "EEM_OPERATOR_REDIS_URL": "redis://redis:6379",
+            "EEM_OPERATOR_RESYNC_SECONDS": "45",  # so that the quiet minute has one: looking anew writes nothing either
             "EEM_OPERATOR_HOST": "127.0.0.1",
             "EEM_OPERATOR_HEALTH_PORT": str(self._port),
         }
