@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -14,7 +15,7 @@ import pytest
 
 from apparate.service.redis_server import free_port
 from support.eventually import eventually
-from support.helm import Helm, environment
+from support.helm import Helm, environment, one
 from support.kube import ROOT, Cluster
 from support.processes import Process, a_process
 
@@ -107,3 +108,8 @@ def test_the_controller_is_healthy_with_what_the_chart_gives_it(home: tuple[Clus
         holder = lambda: cluster.get("lease", "apparate-controller", "-n", namespace)["spec"].get("holderIdentity")  # noqa: E731
         assert eventually(holder, within=20)
         eventually(lambda: status(port, "/v1/models", process) == 200, within=10)
+        asking = Helm(cluster.bin / "helm", cluster.environ).template({}, namespace=namespace)
+        pod = one(asking, "Pod", "apparate-test")["spec"]["containers"][0]  # what `helm test` runs
+        script = [sys.executable, *pod["command"][1:], pod["args"][0], f"http://127.0.0.1:{port}"]
+        said = subprocess.run(script, capture_output=True, text=True, timeout=30, check=True).stdout
+        assert "/healthz 200" in said and "/readyz 200" in said
