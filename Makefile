@@ -7,7 +7,7 @@ HERE := not gpu and not e2e# tiers that any machine can run
 CLUSTER := PYTHONPATH=tools/cluster $(BIN)/python -m apparate_cluster
 TOOLS := .cache/cluster/bin# links to the built Kubernetes tools
 
-.PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-gpu cluster-tools test-tools lint-tools control-plane lint format generate verify check lock bench bench-operator clean
+.PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-gpu cluster-tools test-tools lint-tools control-plane lint format generate verify check lock bench bench-operator bench-delivery clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ bench: setup ## Speed of the method on this machine
 
 bench-operator: test-tools ## The operator with 1,000 models on a real API server (ARGS="--models 100")
 	PYTHONPATH=tools/cluster $(BIN)/python tools/bench/operator_scale.py $(ARGS)
+
+bench-delivery: test-tools ## From a decision to the plan in force at workers, through a real API server
+	PYTHONPATH=tests:tools/cluster $(BIN)/python tools/bench/plan_delivery.py $(ARGS)
 
 clean: ## Remove .venv, caches and prepared models
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache build dist out prepared *.egg-info

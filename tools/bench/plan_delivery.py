@@ -1,6 +1,6 @@
 """Time from a decision of the controller to the plan in force at the workers, through the status of a real API server.
 
-    PYTHONPATH=tests:tools/cluster python tools/bench/plan_delivery.py [--seconds 45] [--workers 2]
+    make bench-delivery ARGS="--seconds 45 --workers 2"
 
 Everything is real: etcd and kube-apiserver, redis-server, the controller and the workers as processes, each worker
 with rights on its own object only. Feedback is made up so that exits open and close in turn; the time runs from
