@@ -49,13 +49,12 @@ def workers(observed: Observed, waiting_for: str) -> Verdict:
     if wanted == 0 and ready == 0:
         return Verdict(True, Reason.SCALED_TO_ZERO, "no workers are asked for: spec.serving.replicas is 0")
     told = f"{ready} of {wanted} workers ready"
-    seen = int(status.get("observedGeneration", 0)) >= int(deployment["metadata"].get("generation", 0))
     if updated < wanted and ready:
         told += f", {updated} of the newest kind"
     blocked = _blocked(observed)
     if blocked and (ready < wanted or updated < wanted):
-        return Verdict(ready >= wanted and seen, Reason.ROLLOUT_BLOCKED, f"{told}; {blocked}")
-    if ready >= wanted and seen:
+        return Verdict(ready >= wanted, Reason.ROLLOUT_BLOCKED, f"{told}; {blocked}")
+    if ready >= wanted:  # of whatever kind: they serve
         return Verdict(True, Reason.WORKERS_READY, told)
     refused = _refused(status.get("conditions", ()))
     problem = worst(observed.workers)

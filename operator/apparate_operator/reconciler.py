@@ -14,7 +14,7 @@ from apparate.service.kube import NOT_FOUND, KubeError
 from apparate.service.telemetry import get_logger
 from apparate_operator.cluster import Cluster, NameTaken
 from apparate_operator.conditions import Verdict, unreadable
-from apparate_operator.kinds import APPLIED, CLAIM, JOB, MODEL, Json, Kind
+from apparate_operator.kinds import APPLIED, AUTOSCALER, CLAIM, JOB, MODEL, Json, Kind
 from apparate_operator.lifecycle import Apply, Step, next_step
 from apparate_operator.manifests.common import Environment
 from apparate_operator.observed import annotation, observe
@@ -174,7 +174,7 @@ class NotLeading(RuntimeError):
 
 def _mark(kind: Kind, body: Json) -> str:
     """What changes when somebody changes an object's spec; nothing for kinds that others change by right."""
-    if kind in (CLAIM, JOB):
+    if kind in (CLAIM, JOB, AUTOSCALER):
         return ""
     meta = body["metadata"]
     return str(meta.get("generation") or meta.get("resourceVersion", ""))

@@ -68,6 +68,8 @@ class Store:
         old = known.get((kind, meta["name"]))
         if old is not None and old["metadata"]["uid"] == meta["uid"]:
             del known[kind, meta["name"]]
+            if not known:
+                self.children.pop(uid, None)
         return self._keys.get(uid)
 
     def of(self, uid: str) -> Mapping[tuple[Kind, str], Json]:
