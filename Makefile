@@ -7,7 +7,7 @@ HERE := not gpu and not e2e# tiers that any machine can run
 CLUSTER := PYTHONPATH=tools/cluster $(BIN)/python -m apparate_cluster
 TOOLS := .cache/cluster/bin# links to the built Kubernetes tools
 
-.PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-gpu cluster-tools test-tools lint-tools control-plane lint format generate verify check lock bench clean
+.PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-gpu cluster-tools test-tools lint-tools control-plane lint format generate verify check lock bench bench-operator bench-delivery clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,13 +40,13 @@ cluster-tools: setup ## Build Kubernetes, etcd, helm and kwok from pinned Go mod
 	@$(CLUSTER).build --links $(TOOLS)
 	@echo 'built; to have them first on your PATH: export PATH="$(CURDIR)/$(TOOLS):$$PATH"'
 
-test-tools: setup
+test-tools: setup ## The part of them that tests need
 	@$(CLUSTER).build --tests --links $(TOOLS)
 
 control-plane: test-tools ## Run a Kubernetes API on loopback until Ctrl-C
 	@$(CLUSTER)
 
-lint-tools: setup
+lint-tools: setup ## The part of them that linting needs
 	@$(CLUSTER).build --links $(TOOLS) helm
 
 lint: lint-tools ## ruff, mypy --strict, the import law, helm lint
@@ -68,6 +68,12 @@ lock: setup ## Rewrite requirements.lock from pyproject.toml (UPGRADE=1 for the 
 
 bench: setup ## Speed of the method on this machine
 	$(BIN)/python tools/bench/method.py $(ARGS)
+
+bench-operator: test-tools ## The operator with 1,000 models on a real API server (ARGS="--models 100")
+	PYTHONPATH=tools/cluster $(BIN)/python tools/bench/operator_scale.py $(ARGS)
+
+bench-delivery: test-tools ## From a decision to the plan in force at workers, through a real API server
+	PYTHONPATH=tests:tools/cluster $(BIN)/python tools/bench/plan_delivery.py $(ARGS)
 
 clean: ## Remove .venv, caches and prepared models
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache build dist out prepared *.egg-info

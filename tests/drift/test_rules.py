@@ -9,14 +9,16 @@ import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
 
 from apparate.cli.main import SUBCOMMANDS
-from apparate.contract import resource
+from apparate.contract.conditions import Reason
 from apparate.contract.document import parse_documents
 from apparate.contract.metrics import METRICS, Metric
+from apparate.contract.resource import EarlyExitModel
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -62,16 +64,22 @@ def test_no_file_names_the_host_of_a_package_registry() -> None:
     assert found == []
 
 
-def shapes() -> Iterator[type[BaseModel]]:
-    for value in vars(resource).values():
-        if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == resource.__name__:
-            yield value
+def shapes(root: Any = EarlyExitModel) -> set[type[BaseModel]]:
+    """Every shape of the document."""
+    if isinstance(root, type) and issubclass(root, BaseModel):
+        return {root}.union(*(shapes(field.annotation) for field in root.model_fields.values()))
+    return set().union(*map(shapes, get_args(root)))
 
 
-def test_every_field_of_the_spec_has_a_description() -> None:
-    spec = [s for s in shapes() if s.__name__ not in ("EarlyExitModel", "Metadata") and "Status" not in s.__name__]
-    silent = [f"{s.__name__}.{n}" for s in spec for n, f in s.model_fields.items() if not f.description]
+def test_every_field_of_the_document_has_a_description() -> None:
+    silent = [f"{s.__name__}.{n}" for s in shapes() for n, f in s.model_fields.items() if not f.description]
     assert silent == []
+
+
+def test_every_reason_of_a_condition_is_given_somewhere() -> None:
+    rooms = [path for room in ("operator", "services") for path in (ROOT / room).rglob("*.py")]
+    code = "\n".join(path.read_text() for path in rooms if path.name != "conditions.py" or "operator" in path.parts)
+    assert [reason for reason in Reason if not re.search(rf"Reason\.{reason.name}\b", code)] == []
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda m: m.name)

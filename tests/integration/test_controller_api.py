@@ -13,10 +13,13 @@ import pytest
 
 from apparate.contract.metrics import CONTROLLER
 from apparate.contract.recording import read_recording
-from apparate.contract.stream import FIELD, feedback_key, worker_key
+from apparate.contract.resource import PlanStatus
+from apparate.contract.stream import FIELD, feedback_key, worker_key, workers_key
 from apparate.contract.wire import encode_feedback
+from apparate.plan import Plan
 from apparate.service.redis_client import connect
 from apparate.service.telemetry import Telemetry
+from apparate_controller import controls
 from apparate_controller.app import create_app
 from apparate_controller.loop import ModelLoop, Ports
 from apparate_controller.models import Models, load_models
@@ -54,16 +57,18 @@ async def api(redis_server, tmp_path) -> AsyncIterator[Api]:
     telemetry = Telemetry(CONTROLLER)
     clients = [connect(redis_server, block_s=0.2), connect(redis_server)]
 
-    def new_loop(document, catalog):
+    def new_loop(model, catalog):
+        document = model.document
         key = document.model.key
         source = RedisFeedbackSource(*clients, key, consumer="controller", block_s=0.2)
         observer = ModelObserver(telemetry, document.model, catalog)
         ports = Ports(source, RedisPlanSink(clients[1], key), RedisHeartbeats(clients[1], key), observer)
-        return ModelLoop(key, catalog, lambda plan: ModelSession(catalog, document.model.spec, plan), ports)
+        return ModelLoop(key, catalog, lambda plan: ModelSession(catalog, model.document.model.spec, plan), ports)
 
     models = Models(load_models([path]), new_loop, retry_s=0.1)
     running = asyncio.create_task(models.run())
     app = create_app(models, telemetry, stuck_s=30)
+    app.include_router(controls.router)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://controller") as client:
         await eventually_async(lambda: not models.find("default", "m").problem)
         yield Api(client, models, redis_server)
@@ -104,6 +109,7 @@ async def test_delivery_counts_the_workers_that_run_the_plan(api):
     async with contextlib.aclosing(connect(api.url)) as client:
         for name, runs in (("new", revision), ("old", revision - 1)):
             await client.set(worker_key(MODEL, name), json.dumps({"revision": runs, "in_flight": 1}), ex=30)
+            await client.sadd(workers_key(MODEL), name)
 
     async def delivered():
         delivery = (await api.model())["delivery"]
@@ -165,10 +171,11 @@ async def test_metrics_are_all_declared_and_none_takes_its_labels_from_a_client(
 async def test_every_json_answer_has_a_schema(api):
     paths = (await api.get("/openapi.json")).json()["paths"]
     for path, methods in paths.items():
-        content = methods["get"]["responses"]["200"]["content"]
-        assert content.get("application/json", {}).get("schema", {}).get("$ref") or "application/json" not in content, (
-            path
-        )
+        for method, described in methods.items():
+            content = described["responses"]["200"]["content"]
+            schema = content.get("application/json", {}).get("schema", {})
+            told = schema.get("$ref") or schema.get("items", {}).get("$ref")
+            assert told or "application/json" not in content, f"{method} {path}"
 
 
 async def test_feedback_of_another_catalog_is_counted_and_kept_out_of_the_window(api):
@@ -180,3 +187,34 @@ async def test_feedback_of_another_catalog_is_counted_and_kept_out_of_the_window
 
     await eventually_async(refused)
     assert (await api.model())["window"]["records"] == 0
+
+
+async def test_a_paused_model_keeps_its_plan_and_a_resumed_one_adapts(api):
+    await eventually_async(lambda: api.models.find("default", "m").loop.plan.revision == 1)
+    assert (await api.client.put("/v1/models/default/m/paused", json={"paused": True})).json() == {"paused": True}
+    assert (await api.model())["paused"]
+    assert api.models.find("default", "m").loop._intake.session.spec.adaptation.paused
+    await api.client.put("/v1/models/default/m/paused", json={"paused": False})
+    assert not (await api.model())["paused"]
+
+
+async def test_an_earlier_plan_comes_back_under_a_new_revision_and_adaptation_goes_on_from_it(api):
+    loop = api.models.find("default", "m").loop
+    await eventually_async(lambda: loop.plan.revision == 1)
+    by_hand = PlanStatus.of(Plan.of(2, [1], [0.5], CATALOG.digest))
+    async with connect(api.url) as client:
+        await RedisPlanSink(client, MODEL).publish(by_hand)
+    await eventually_async(lambda: loop.plan and loop.plan.revision == 2)
+    answer = await api.client.post("/v1/models/default/m/rollback", json={"revision": 1})
+    assert (answer.json()["revision"], answer.json()["reason"]) == (3, "RolledBack")
+    await eventually_async(lambda: loop.plan and loop.plan.revision == 3)
+    assert loop.plan.thresholds.tolist() == [0.0] * 3
+    plans = (await api.get("/v1/models/default/m/plans")).json()
+    assert [plan["revision"] for plan in plans] == [2, 1]
+
+
+@pytest.mark.parametrize("path", ["m", "unprepared"])
+async def test_a_plan_that_cannot_be_had_again_is_told(api, path):
+    answer = await api.client.post(f"/v1/models/default/{path}/rollback", json={"revision": 77})
+    wanted = (409, "revision 77 is not in the history") if path == "m" else (503, "not ready")
+    assert answer.status_code == wanted[0] and wanted[1] in answer.json()["detail"]

@@ -8,7 +8,15 @@ from urllib.parse import urlsplit
 import pytest
 import redis as sync_redis
 
-from apparate.contract.stream import FEEDBACK_MAX_ENTRIES, FIELD, KEY_TTL_S, feedback_key, plans_key, worker_key
+from apparate.contract.stream import (
+    FEEDBACK_MAX_ENTRIES,
+    FIELD,
+    KEY_TTL_S,
+    feedback_key,
+    plans_key,
+    worker_key,
+    workers_key,
+)
 from support.control import MODEL, a_loop, payload, producing
 from support.eventually import eventually_async
 from support.redis import a_redis_server
@@ -180,6 +188,7 @@ async def test_memory_stays_below_its_bound_and_every_key_expires(own_redis):
 async def test_a_new_controller_without_any_plan_numbers_above_the_workers(redis_server):
     with sync_redis.Redis.from_url(redis_server) as client, producing(redis_server) as producer:
         client.set(worker_key(MODEL, "w"), b'{"revision": 41}', ex=10)
+        client.sadd(workers_key(MODEL), "w")
         producer.send(3, revision=41)
         async with a_loop(redis_server) as running:
             await eventually_async(lambda: client.xlen(plans_key(MODEL)))

@@ -1,4 +1,4 @@
-"""The contract of plan sinks, on the fake and on Redis."""
+"""The contract of plan sinks: on the fake, on Redis and on the status of an object in a real API server."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from apparate.service.redis_client import connect
 from apparate_controller.errors import PlanRefused, PlanUnreadable
 from apparate_controller.loop import PlanSink
 from apparate_controller.sinks.redis import RedisPlanSink
+from apparate_controller.sinks.status import StatusSink
 from support.control import CATALOG, MODEL
 from support.fakes import FakePlanSink
+from support.objects import Objects
 
 pytestmark = pytest.mark.redis
 
@@ -33,10 +35,15 @@ async def a_client(url):
         await client.aclose()
 
 
-@pytest.fixture(params=["fake", "redis"])
+@pytest.fixture(params=["fake", "redis", pytest.param("status", marks=pytest.mark.cluster)])
 async def sink(request) -> AsyncIterator[PlanSink]:
     if request.param == "fake":
         yield FakePlanSink()
+        return
+    if request.param == "status":
+        request.getfixturevalue("crd")
+        objects = Objects(request.getfixturevalue("control_plane"), request.getfixturevalue("namespace"))
+        yield StatusSink(objects.client, objects.create(), every_s=0.05)
         return
     async with a_client(request.getfixturevalue("redis_server")) as client:
         yield RedisPlanSink(client, MODEL)
@@ -66,6 +73,12 @@ async def test_a_plan_that_is_not_newer_is_refused(sink, late):
     await sink.publish(a_plan(2))
     with pytest.raises(PlanRefused, match=f"revision {late.revision} cannot be published, revision 2 is in force"):
         await sink.publish(late)
+
+
+async def test_plans_that_were_in_force_before_are_the_history_newest_first(sink):
+    for revision in (1, 2, 4):
+        await sink.publish(a_plan(revision))
+    assert await sink.history() == [a_plan(2), a_plan(1)]
 
 
 async def test_history_is_bounded_and_expires_when_nobody_looks(redis_server):

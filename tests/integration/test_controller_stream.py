@@ -9,7 +9,7 @@ import json
 import pytest
 from redis.exceptions import ResponseError
 
-from apparate.contract.stream import FIELD, GROUP, feedback_key, state_key, worker_key
+from apparate.contract.stream import FIELD, GROUP, feedback_key, state_key, worker_key, workers_key
 from apparate.service.redis_client import connect
 from apparate_controller.progress import NOWHERE
 from apparate_controller.sources.heartbeats import RedisHeartbeats, WorkerState
@@ -165,8 +165,11 @@ async def test_workers_are_those_whose_heartbeats_live(redis_server):
         await client.set(worker_key(MODEL, "b"), b"not json", ex=10)
         await client.set(worker_key(MODEL, "gone"), json.dumps(beat), px=1)
         await client.set(worker_key("default/other/local", "c"), json.dumps(beat), ex=10)
+        await client.sadd(workers_key(MODEL), "a", "b", "gone")
+        await client.sadd(workers_key("default/other/local"), "c")
         await asyncio.sleep(0.02)
         assert await RedisHeartbeats(client, MODEL).workers() == (WorkerState("a", 4, 2, True), WorkerState("b"))
+        assert await client.smembers(workers_key(MODEL)) == {b"a", b"b"}
 
 
 @pytest.mark.parametrize(("policy", "risky"), [("noeviction", False), ("allkeys-lru", True), ("volatile-ttl", True)])

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from apparate.cli.logs import LogWriter
 from apparate.cli.serve import read
 from apparate.cli.stack import LocalStack, StackFailed
-from apparate.cli.status import fetch
 from support.eventually import eventually
 from support.processes import Process, a_process, is_alive
 from support.tiny import Load, ask, points, prepare, write_document, write_tiny_model
@@ -63,7 +63,8 @@ def addresses(stack: LocalStack) -> Callable[[], list[str]]:
 
 
 def described(stack: LocalStack) -> dict[str, Any]:
-    return fetch(stack.controller_url, "/v1/models/default/tiny")  # type: ignore[no-any-return]
+    found: dict[str, Any] = httpx.get(f"{stack.controller_url}/v1/models/default/tiny").raise_for_status().json()
+    return found
 
 
 def ready(serve: Process) -> dict[str, Any]:
@@ -157,7 +158,7 @@ def test_the_command_serves_until_a_signal_and_ends_with_0(document: Path, numbe
     with a_process([*command, option]) as serve:
         said = ready(serve)
         assert ask(said["endpoints"][0]["http"], points(1))["outputs"]
-        assert fetch(said["controller"], "/readyz")
+        assert httpx.get(f"{said['controller']}/readyz").is_success
         serve.send(number)
         assert serve.wait(30) == 0
 

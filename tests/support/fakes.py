@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from apparate.adaptation.policy import Decision, Observed, Reason, Search
-from apparate.contract.resource import PlanStatus
+from apparate.contract.resource import PlanStatus, Spec
 from apparate.feedback import FeedbackBatch, FeedbackWindow
 from apparate.plan import Plan
 from apparate_controller.errors import PlanRefused
@@ -51,6 +51,9 @@ class FakeSession:
         self.window.add(batch)
         self.refilled.append((batch.worker, batch.epoch, batch.seq))
 
+    def follow(self, spec: Spec) -> None:
+        raise AssertionError("a fake session has no spec")
+
     def describe(self) -> dict[str, Any]:
         return {"window": {"records": len(self.window), "size": self.window.size}, "ramps": []}
 
@@ -78,6 +81,9 @@ class FakePlanSink:
                 raise PlanRefused(plan.revision, current.revision)
         self.plans.append(plan)
         return True
+
+    async def history(self) -> list[PlanStatus]:
+        return self.plans[-2::-1]
 
 
 class FakeHeartbeats:

@@ -130,12 +130,19 @@ class Cluster:
 
         eventually(lambda: (found := current()) is None or not found.metadata.deletion_timestamp, within=60)
         self.apply(crd)
-        eventually(
-            lambda: [
-                c.type for c in (current().status.conditions or []) if c.status == "True" and c.type == "Established"
-            ],
-            within=30,
-        )
+        spec = crd["spec"]
+        objects = client.CustomObjectsApi(self.api_client())
+
+        def serves() -> bool:
+            try:
+                objects.list_cluster_custom_object(spec["group"], spec["versions"][0]["name"], spec["names"]["plural"])
+            except client.ApiException as error:
+                if error.status in (404, 429):  # not yet established, or its storage is being made
+                    return False
+                raise
+            return True
+
+        eventually(serves, within=30)
 
     def close(self) -> None:
         """Close the clients that it handed out."""

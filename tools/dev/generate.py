@@ -6,6 +6,7 @@ Each renderer returns {path: text} in memory; `make generate` writes them, tests
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 import tempfile
@@ -55,23 +56,42 @@ def resource() -> dict[str, str]:
     }
 
 
+def crd() -> dict[str, str]:
+    """The CustomResourceDefinition that the chart installs."""
+    return _of_the_chart("crd")
+
+
+def chart() -> dict[str, str]:
+    """The chart's README and the schema of its values."""
+    return _of_the_chart("readme")
+
+
+def _of_the_chart(renderer: str) -> dict[str, str]:
+    sys.path.insert(0, str(ROOT / "charts" / "generate"))
+    try:
+        return importlib.import_module(renderer).render()  # type: ignore[no-any-return]
+    finally:
+        sys.path.pop(0)
+
+
 def settings() -> dict[str, str]:
     """Environment variables of the services."""
     from apparate_controller.settings import ControllerSettings
+    from apparate_operator.settings import OperatorSettings
     from apparate_worker.settings import WorkerSettings
     from reference import settings_page
 
-    return {
-        f"{REFERENCE}/settings.md": NOTE + settings_page({"Worker": WorkerSettings, "Controller": ControllerSettings})
-    }
+    services = {"Worker": WorkerSettings, "Controller": ControllerSettings, "Operator": OperatorSettings}
+    return {f"{REFERENCE}/settings.md": NOTE + settings_page(services)}
 
 
 def metrics() -> dict[str, str]:
     """Every metric."""
-    from apparate.contract.metrics import CONTROLLER, WORKER
+    from apparate.contract.metrics import CONTROLLER, OPERATOR, WORKER
     from reference import metrics_page
 
-    return {f"{REFERENCE}/metrics.md": NOTE + metrics_page({"Worker": WORKER, "Controller": CONTROLLER})}
+    services = {"Worker": WORKER, "Controller": CONTROLLER, "Operator": OPERATOR}
+    return {f"{REFERENCE}/metrics.md": NOTE + metrics_page(services)}
 
 
 def command_line() -> dict[str, str]:
@@ -81,7 +101,7 @@ def command_line() -> dict[str, str]:
     return {f"{REFERENCE}/cli.md": NOTE + command_page()}
 
 
-RENDERERS: tuple[Callable[[], dict[str, str]], ...] = (wire, resource, settings, metrics, command_line)
+RENDERERS: tuple[Callable[[], dict[str, str]], ...] = (wire, resource, crd, chart, settings, metrics, command_line)
 
 
 def main() -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +14,9 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from apparate.contract.conditions import ConditionType, Reason
 from apparate.contract.metrics import Metric
+from apparate.contract.schema import COLUMNS
 from apparate.service.settings import ServiceSettings
 
 
@@ -77,34 +81,59 @@ def default(field: FieldInfo) -> str:
         return "as below"
     if value is None or value in ("", (), {}):
         return ""
+    if isinstance(value, tuple):
+        return f"`{json.dumps([one.model_dump(by_alias=True) for one in value])}`"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def resource_page(root: type[BaseModel]) -> str:
-    """Every field of the document, shape by shape."""
-    parts = [
-        "# EarlyExitModel\n\n",
-        "From `services/shared/apparate/contract/resource.py`. A schema for editors is beside this page: ",
-        "put `# yaml-language-server: $schema=earlyexitmodel.schema.json` (with its path) in the first line of a\n",
-        "document.\n",
-    ]
+def places(root: type[BaseModel]) -> dict[type[BaseModel], list[str]]:
+    """Every shape of the document and where it is, from the outside to the inside."""
+    found: dict[type[BaseModel], list[str]] = {}
     waiting: list[tuple[str, type[BaseModel]]] = [("", root)]
-    seen = set()
     while waiting:
         path, shape = waiting.pop(0)
-        if shape in seen:
-            continue
-        seen.add(shape)
+        found.setdefault(shape, []).append(path)
+        for name, field in shape.model_fields.items():
+            full = f"{path}.{field.alias or name}".removeprefix(".")
+            waiting += [(full, inner) for inner in shapes(field.annotation)]
+    return found
+
+
+def rules(shape: type[BaseModel]) -> str:
+    """What must hold between the fields of a shape: what a user reads when it does not."""
+    lines = [
+        f"- {re.sub('[{][A-Za-z.]+[}]', '…', rule.message)}{' (on Kubernetes only)' if rule.holds is None else ''}\n"
+        for rule in getattr(shape, "rules", ())
+    ]
+    return "\nRefused with:\n\n" + "".join(lines) if lines else ""
+
+
+def resource_page(root: type[BaseModel]) -> str:
+    """Every field of the document, shape by shape; then conditions, and the columns of a list."""
+    parts = [
+        "# EarlyExitModel\n\n",
+        "From `services/shared/apparate/contract/resource.py`, as is the CustomResourceDefinition: what the API\n"
+        "server refuses local mode refuses too. On a cluster `kubectl explain eem.spec` says the same as this page.\n"
+        "Objects to start from are in [examples](../../examples). A schema for editors is beside this page: put\n"
+        "`# yaml-language-server: $schema=earlyexitmodel.schema.json` (with its path) in the first line of a\n"
+        "document.\n",
+    ]
+    for shape, (path, *others) in places(root).items():
         rows = []
         for name, field in shape.model_fields.items():
-            alias = field.alias or (field.serialization_alias or name)
-            full = f"{path}.{alias}" if path else alias
+            full = f"{path}.{field.alias or name}".removeprefix(".")
             rows.append(
                 (f"`{full}`", type_name(field.annotation), default(field), limits(field), field.description or "")
             )
-            waiting += [(full, inner) for inner in shapes(field.annotation)]
-        parts += [f"\n## {path or 'Document'}\n\n", f"{(inspect.getdoc(shape) or '').splitlines()[0]}\n\n"]
-        parts.append(table(("field", "type", "default", "limits", "meaning"), rows))
+        text = " ".join((inspect.getdoc(shape) or "").partition("\n\n")[0].split())
+        also = f" Also {', '.join(f'`{other}`' for other in others)}." if others else ""
+        parts += [f"\n## {path or 'Document'}\n\n", f"{text}{also}\n\n"]
+        parts += [table(("field", "type", "default", "limits", "meaning"), rows), rules(shape)]
+    kinds = [(f"`{kind}`", kind.writer, kind.meaning) for kind in ConditionType]
+    parts += ["\n## Conditions\n\n", table(("condition", "written by", "True when"), kinds)]
+    parts += ["\nReasons: ", ", ".join(f"`{reason}`" for reason in Reason), "; or a pod's own.\n"]
+    columns = [(name, f"`{path}`", text) for name, _, path, text in COLUMNS]
+    parts += ["\n## Columns of `kubectl get eem`\n\n", table(("column", "field", "meaning"), columns)]
     return "".join(parts)
 
 

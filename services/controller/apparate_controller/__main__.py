@@ -9,18 +9,24 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Coroutine
+from typing import Protocol
 
+from fastapi import FastAPI
 from redis.asyncio import Redis
 
 from apparate.catalog import RampCatalog
 from apparate.contract.document import Document, InvalidDocument
 from apparate.contract.metrics import CONTROLLER
+from apparate.service.kube import InvalidKubeconfig, KubeClient, client_of
 from apparate.service.redis_client import UNREACHABLE, connect
 from apparate.service.settings import InvalidSettings
 from apparate.service.telemetry import Telemetry, configure_logging, get_logger
+from apparate_controller import controls
 from apparate_controller.app import create_app
+from apparate_controller.cluster import ClusterController
 from apparate_controller.loop import ModelLoop, Ports
-from apparate_controller.models import Models, load_models
+from apparate_controller.models import Model, Models, load_models
 from apparate_controller.observe import ModelObserver
 from apparate_controller.server import bind, http_server
 from apparate_controller.session import ModelSession
@@ -37,14 +43,15 @@ def main() -> int:
     try:
         settings = ControllerSettings.load()
         documents = load_models(settings.documents)
+        client = client_of(settings.kubeconfig) if settings.kubernetes else None
         listening = listen(settings)
-    except (InvalidSettings, InvalidDocument, OSError) as error:
+    except (InvalidSettings, InvalidDocument, InvalidKubeconfig, OSError) as error:
         print(f"apparate-controller: {error}", file=sys.stderr)
         return 2
     configure_logging(settings.log_level, "controller")
     os.nice(settings.niceness)
     with contextlib.closing(listening):
-        asyncio.run(run(settings, documents, listening))
+        asyncio.run(run(settings, documents, client, listening))
     return 0
 
 
@@ -57,24 +64,71 @@ def listen(settings: ControllerSettings) -> socket.socket:
         raise InvalidSettings(f"{where}: cannot be listened on: {error.strerror or error}") from None
 
 
-async def run(settings: ControllerSettings, documents: list[Document], listening: socket.socket) -> None:
+class Adapting(Protocol):
+    """What the process does: the models of files, or of a cluster."""
+
+    async def run(self) -> None:
+        """Adapt until `stop`."""
+
+    def stop(self) -> None:
+        """Make `run` end soon."""
+
+
+async def run(
+    settings: ControllerSettings, documents: list[Document], client: KubeClient | None, listening: socket.socket
+) -> None:
     """Serve and adapt until a signal; every loop finishes what it has in hand first."""
     telemetry = Telemetry(CONTROLLER)
     commands = connect(settings.redis_url)
-    readers = {document.model.key: connect(settings.redis_url, block_s=settings.block_s) for document in documents}
+    async with contextlib.AsyncExitStack() as closing:
+        closing.push_async_callback(close, commands)
+        if client is not None:
+            closing.callback(client.close)
+            cluster = ClusterController(settings, client, commands, telemetry)
+            app = create_app(cluster.models, telemetry, stuck_s=settings.stuck_s, standby=cluster.standby)
+            await serve(settings, app, cluster, watch_eviction(commands, telemetry), listening)
+            return
+        readers = {one.model.key: connect(settings.redis_url, block_s=settings.block_s) for one in documents}
+        for reader in readers.values():
+            closing.push_async_callback(close, reader)
+        models = local_models(settings, documents, readers, commands, telemetry)
+        telemetry("apparate_leader").set(1)
+        app = create_app(models, telemetry, stuck_s=settings.stuck_s)
+        app.include_router(controls.router)
+        await serve(settings, app, models, watch_eviction(commands, telemetry), listening)
 
-    def new_loop(document: Document, catalog: RampCatalog) -> ModelLoop:
-        key, spec = document.model.key, document.model.spec
+
+def local_models(
+    settings: ControllerSettings,
+    documents: list[Document],
+    readers: dict[str, Redis],
+    commands: Redis,
+    telemetry: Telemetry,
+) -> Models:
+    """The models of local mode: documents in files, plans in Redis."""
+
+    def new_loop(model: Model, catalog: RampCatalog) -> ModelLoop:
+        key = model.document.model.key
         source = RedisFeedbackSource(readers[key], commands, key, consumer=settings.name, block_s=settings.block_s)
-        observer = ModelObserver(telemetry, document.model, catalog)
+        observer = ModelObserver(telemetry, model.document.model, catalog)
         ports = Ports(source, RedisPlanSink(commands, key), RedisHeartbeats(commands, key), observer)
-        return ModelLoop(key, catalog, lambda plan: ModelSession(catalog, spec, plan), ports)
+        return ModelLoop(key, catalog, lambda plan: ModelSession(catalog, model.document.model.spec, plan), ports)
 
-    models = Models(documents, new_loop, settings.retry_s)
-    server = http_server(create_app(models, telemetry, stuck_s=settings.stuck_s))
+    return Models(documents, new_loop, settings.retry_s)
+
+
+async def serve(
+    settings: ControllerSettings,
+    app: FastAPI,
+    adapted: Adapting,
+    checks: Coroutine[None, None, None],
+    listening: socket.socket,
+) -> None:
+    """Run the HTTP API and what adapts until a signal, then let both end."""
+    server = http_server(app)
     serving = asyncio.create_task(server.serve(sockets=[listening]), name="http")
-    adapting = asyncio.create_task(models.run(), name="models")
-    checking = asyncio.create_task(watch_eviction(commands, telemetry), name="eviction")
+    adapting = asyncio.create_task(adapted.run(), name="models")
+    checking = asyncio.create_task(checks, name="eviction")
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -85,16 +139,19 @@ async def run(settings: ControllerSettings, documents: list[Document], listening
     try:
         await asyncio.wait({stopped, serving, adapting}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        models.stop()
+        adapted.stop()
         await adapting
         server.should_exit = True
         await serving
         for task in (checking, stopped):
             task.cancel()
         await asyncio.gather(checking, stopped, return_exceptions=True)
-        for client in (commands, *readers.values()):
-            with contextlib.suppress(*UNREACHABLE):
-                await client.aclose()
+
+
+async def close(client: Redis) -> None:
+    """Close a connection, also one that is broken."""
+    with contextlib.suppress(*UNREACHABLE):
+        await client.aclose()
 
 
 async def watch_eviction(commands: Redis, telemetry: Telemetry) -> None:

@@ -6,12 +6,11 @@ import asyncio
 import io
 import json
 import time
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, FastAPI, HTTPException, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
 
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import PlanStatus
@@ -19,124 +18,56 @@ from apparate.plan import Plan
 from apparate.service.telemetry import METRICS_CONTENT_TYPE, Telemetry
 from apparate_controller.intake import Session
 from apparate_controller.journal import Noted
-from apparate_controller.models import Model, Models
+from apparate_controller.models import Model, ModelSet
+from apparate_controller.views import (
+    Counts,
+    DecisionView,
+    Delivery,
+    Error,
+    Health,
+    ModelList,
+    ModelView,
+    Summary,
+    Worker,
+)
 
 router = APIRouter()
 
 
-class _View(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+def create_app(
+    models: ModelSet, telemetry: Telemetry, *, stuck_s: float, standby: Callable[[], str] = lambda: ""
+) -> FastAPI:
+    """The application; `stuck_s`: a loop that has not turned for so long is stuck.
 
-
-class Error(_View):
-    """Why a request was not answered."""
-
-    detail: str
-
-
-class Delivery(_View):
-    """How far the plan in force has come."""
-
-    revision: int = Field(description="Of the plan in force; 0 before the first.")
-    workers: int = Field(description="Live workers.")
-    updated_workers: int = Field(description="Live workers that run this revision.")
-
-
-class Summary(_View):
-    """One model in a line."""
-
-    namespace: str
-    name: str
-    ready: bool = Field(description="Its feedback is read.")
-    reason: str = Field(description="Why not, when it is not ready.")
-    delivery: Delivery
-    records: int = Field(description="Feedback records taken since the model's feedback was first read.")
-
-
-class ModelList(_View):
-    """All models."""
-
-    models: list[Summary]
-
-
-class Worker(_View):
-    """One live worker."""
-
-    name: str
-    revision: int = Field(description="Of the plan it runs.")
-    in_flight: int = Field(description="Requests that it has accepted and not answered.")
-    guarded: bool = Field(description="Its guard has closed the exits.")
-
-
-class Counts(_View):
-    """Feedback since it was first read, over restarts."""
-
-    batches: int
-    records: int
-    duplicates: int = Field(description="Batches that came again and were dropped.")
-    lost: int = Field(description="Batches missing in their worker's numbers.")
-    refused: int = Field(description="Entries that could not be used.")
-    lag: int = Field(description="Stream entries not yet read.")
-    pending: int = Field(description="Stream entries read and not yet acked.")
-
-
-class DecisionView(_View):
-    """One decision."""
-
-    at: str
-    reason: str
-    message: str
-    revision: int | None = Field(description="Of the new plan; null when the plan in force stayed.")
-    times: int = Field(description="Decisions with this reason in a row that changed no plan.")
-    samples: int
-    loss: float
-    loss_upper: float
-    saving: float
-    exit_rate: float
-
-
-class ModelView(Summary):
-    """One model with all that is known of it."""
-
-    catalog: str | None = Field(description="Digest of the catalog in use.")
-    plan: PlanStatus = Field(description="The plan in force; revision 0 is the plain model, before the first.")
-    window: dict[str, Any] = Field(description="Records in the window, its size, and records ever added.")
-    observed: dict[str, Any] = Field(description="What the last decision saw of the plan in force.")
-    ramps: list[dict[str, Any]] = Field(description="What each active ramp does on the window.")
-    decisions: list[DecisionView] = Field(description="Newest first.")
-    feedback: Counts
-    workers: list[Worker]
-
-
-class Health(_View):
-    """A probe's answer."""
-
-    status: Literal["ok", "failing"]
-    problems: dict[str, str] = Field(description="By model, what is in the way.")
-
-
-def create_app(models: Models, telemetry: Telemetry, *, stuck_s: float) -> FastAPI:
-    """The application; `stuck_s`: a loop that has not turned for so long is stuck."""
+    standby: why another process adapts the models, empty when this one does.
+    """
     app = FastAPI(
         title="Apparate controller",
         summary="Feedback in, plans out: windows, plans and decisions of every model.",
         version="v1",
     )
-    app.state.models, app.state.telemetry, app.state.stuck_s = models, telemetry, stuck_s
+    app.state.models, app.state.telemetry, app.state.stuck_s, app.state.standby = models, telemetry, stuck_s, standby
     app.include_router(router)
     return app
 
 
-def _models(request: Request) -> Models:
-    found: Models = request.app.state.models
+def _models(request: Request) -> ModelSet:
+    found: ModelSet = request.app.state.models
     return found
 
 
-def _find(request: Request, namespace: str, name: str) -> Model:
+def find_model(request: Request, namespace: str, name: str) -> Model:
+    """The model of that name. Raises HTTPException."""
+    _must_lead(request)
     model = _models(request).find(namespace, name)
     if model is None:
         raise HTTPException(404, f"there is no model {namespace}/{name} here")
     return model
+
+
+def _must_lead(request: Request) -> None:
+    if standby := request.app.state.standby():
+        raise HTTPException(503, standby)
 
 
 Namespace = Annotated[str, Path(max_length=63)]
@@ -148,15 +79,16 @@ NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": Error, "description
 @router.get("/v1/models")
 async def list_models(request: Request) -> ModelList:
     """Every model that this controller adapts, or is meant to."""
+    _must_lead(request)
     return ModelList(models=[_summary(model) for model in _models(request).all.values()])
 
 
 @router.get("/v1/models/{namespace}/{name}", responses=NOT_FOUND)
 async def show_model(request: Request, namespace: Namespace, name: Name) -> ModelView:
     """One model's window, plan, last decisions with their reasons, workers and feedback counts."""
-    model = _find(request, namespace, name)
+    model = find_model(request, namespace, name)
     loop = model.loop
-    base = _summary(model).model_dump()
+    base = _summary(model).model_dump() | {"paused": model.document.model.spec.adaptation.paused}
     if loop is None:
         counts = Counts(batches=0, records=0, duplicates=0, lost=0, refused=0, lag=0, pending=0)
         return ModelView(
@@ -194,6 +126,13 @@ async def show_model(request: Request, namespace: Namespace, name: Name) -> Mode
     )
 
 
+@router.get("/v1/models/{namespace}/{name}/plans", responses=NOT_FOUND)
+async def list_plans(request: Request, namespace: Namespace, name: Name) -> list[PlanStatus]:
+    """Plans that were in force before this one, newest first."""
+    loop = find_model(request, namespace, name).loop
+    return await loop.history() if loop is not None else []
+
+
 @router.get(
     "/v1/models/{namespace}/{name}/recording",
     response_class=Response,
@@ -209,7 +148,7 @@ async def download_recording(
     ] = "active",
 ) -> Response:
     """The window as an .npz recording: err, top1, final, batch, shadow, the ramps of the columns, and the catalog."""
-    model = _find(request, namespace, name)
+    model = find_model(request, namespace, name)
     loop = model.loop
     recording = await loop.in_session(lambda session: _recording(session, ramps)) if loop is not None else None
     if loop is None or recording is None:
@@ -235,6 +174,8 @@ async def healthz(request: Request, response: Response) -> Health:
 @router.get("/readyz", responses={503: {"model": Health, "description": "Feedback cannot be read."}})
 async def readyz(request: Request, response: Response) -> Health:
     """Whether feedback of every prepared model is read; models that are not prepared yet are only listed."""
+    if standby := request.app.state.standby():
+        return Health(status="ok", problems={"": standby})
     models = _models(request).all.items()
     problems = {key: model.problem for key, model in models if model.problem}
     return _health(problems, any(model.loop is not None and model.loop.problem for _, model in models), response)

@@ -4,6 +4,7 @@ ControllerError
 ├── CatalogNotReady      the model is not prepared, or its catalog cannot be used; tried again
 ├── FeedbackStalled      entries wait in the stream and the reader is not given them: its connection is dead
 ├── PlanRefused          the plan store holds a newer revision than the one to publish
+├── PlanUnknown          a plan to roll back to is not in the history, or is of another catalog
 └── PlanUnreadable       the newest entry of the plan store is not a plan
 """
 
@@ -28,6 +29,10 @@ class PlanRefused(ControllerError):
     def __init__(self, revision: int, in_force: int) -> None:
         super().__init__(f"plan revision {revision} cannot be published, revision {in_force} is in force")
         self.in_force = in_force
+
+
+class PlanUnknown(ControllerError):
+    """A plan that cannot be rolled back to."""
 
 
 class PlanUnreadable(ControllerError):

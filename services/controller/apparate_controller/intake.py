@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from apparate.adaptation.policy import Decision, Reason, Search
 from apparate.catalog import RampCatalog
+from apparate.contract.resource import Spec
 from apparate.contract.wire import WireError, decode_feedback
 from apparate.feedback import FeedbackBatch, FeedbackWindow, InvalidFeedback
 from apparate.plan import Plan
@@ -39,6 +40,9 @@ class Session(Protocol):
     def refill(self, batch: FeedbackBatch) -> object:
         """Take a batch that was decided on before a restart."""
 
+    def follow(self, spec: Spec) -> None:
+        """Go on under a spec that differs in `adaptation.paused` only."""
+
     def describe(self) -> dict[str, Any]:
         """Window, plan and last decisions as plain data."""
 
@@ -52,6 +56,8 @@ class Took:
     """Time that the session took over the batch it decided on."""
     batches: int = 0
     records: int = 0
+    revision: int = 0
+    """Highest plan revision of the records."""
     duplicates: int = 0
     lost: int = 0
     late: int = 0
@@ -108,6 +114,7 @@ class Intake:
             return None
         took.batches += 1
         took.records += len(batch)
+        took.revision = max(took.revision, batch.revision)
         totals.batches += 1
         totals.records += len(batch)
         totals.revision = max(totals.revision, batch.revision)

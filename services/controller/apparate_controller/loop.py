@@ -18,9 +18,10 @@ from typing import Protocol, TypeVar
 from apparate.adaptation.policy import Decision, Reason, Search
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import PlanStatus
+from apparate.contract.rollback import rolled_back
 from apparate.feedback import FeedbackBatch
 from apparate.plan import InvalidPlan, Plan
-from apparate_controller.errors import PlanRefused, PlanUnreadable
+from apparate_controller.errors import PlanRefused, PlanUnknown, PlanUnreadable
 from apparate_controller.intake import Intake, Session, Took
 from apparate_controller.journal import Journal, now
 from apparate_controller.progress import Progress
@@ -66,6 +67,9 @@ class PlanSink(Protocol):
 
     async def publish(self, plan: PlanStatus) -> bool:
         """Put a plan in force; False when it already is. Raises PlanRefused."""
+
+    async def history(self) -> list[PlanStatus]:
+        """Plans that were in force before, newest first."""
 
 
 class Heartbeats(Protocol):
@@ -166,6 +170,31 @@ class ModelLoop:
         """The result of a call on the session in its own thread; None when there is no session yet."""
         intake = self._intake
         return None if intake is None else await self._in_thread(lambda: call(intake.session))
+
+    async def history(self) -> list[PlanStatus]:
+        """Plans that were in force before, newest first."""
+        return await self._ports.sink.history()
+
+    async def roll_back(self, revision: int) -> PlanStatus:
+        """Put an earlier plan in force again under a new revision; adaptation goes on from it.
+
+        Raises PlanUnknown when it is not in the history or is of another catalog, and PlanRefused.
+        """
+        old = next((plan for plan in await self.history() if plan.revision == revision), None)
+        if old is None:
+            known = ", ".join(str(plan.revision) for plan in await self.history()) or "none"
+            raise PlanUnknown(f"plan revision {revision} is not in the history; there are: {known}")
+        if old.catalog != self.catalog.digest:
+            raise PlanUnknown(
+                f"plan revision {revision} is for catalog {old.catalog}, the model has {self.catalog.digest}"
+            )
+        current = await self._ports.sink.current()
+        seen = max(
+            [current.revision if current else 0, self.progress.totals.revision, *(w.revision for w in self.workers)]
+        )
+        new = rolled_back(old, seen + 1, now())
+        await self._ports.sink.publish(new)  # the next look around finds it, and the session goes on from there
+        return new
 
     @property
     def progress(self) -> Progress:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from apparate.catalog import InvalidCatalog, RampCatalog
 from apparate.contract.document import Document, InvalidDocument, load_documents
@@ -48,6 +49,7 @@ class Model:
     """One document and its loop, if its catalog is there."""
 
     document: Document
+    """As it is wanted now: pausing changes it."""
     loop: ModelLoop | None = None
     reason: str = "not looked at yet"
     """Why there is no loop; empty when there is one."""
@@ -57,12 +59,40 @@ class Model:
         """Why the model is not adapted; empty when it is."""
         return self.loop.problem if self.loop is not None else self.reason
 
+    async def pause(self, paused: bool) -> None:
+        """Have adaptation stop, or go on, until this process ends."""
+        model = self.document.model
+        adaptation = model.spec.adaptation.model_copy(update={"paused": paused})
+        spec = model.spec.model_copy(update={"adaptation": adaptation})
+        self.document = replace(self.document, model=model.model_copy(update={"spec": spec}))
+        if self.loop is not None:
+            await self.loop.in_session(lambda session: session.follow(spec))
+
+
+class ModelSet(Protocol):
+    """The models of one controller, for its HTTP API."""
+
+    all: dict[str, Model]
+    """By namespace/name/uid."""
+
+    def find(self, namespace: str, name: str) -> Model | None:
+        """The model of that name."""
+
+
+def find(models: Mapping[str, Model], namespace: str, name: str) -> Model | None:
+    """The model of that name."""
+    for model in models.values():
+        metadata = model.document.model.metadata
+        if (metadata.namespace, metadata.name) == (namespace, name):
+            return model
+    return None
+
 
 class Models:
     """All models of one controller; each is started when its catalog appears, and anew when the catalog changes."""
 
     def __init__(
-        self, documents: Sequence[Document], new_loop: Callable[[Document, RampCatalog], ModelLoop], retry_s: float
+        self, documents: Sequence[Document], new_loop: Callable[[Model, RampCatalog], ModelLoop], retry_s: float
     ) -> None:
         self.all = {document.model.key: Model(document) for document in documents}
         self._new_loop, self._retry_s = new_loop, retry_s
@@ -71,11 +101,7 @@ class Models:
 
     def find(self, namespace: str, name: str) -> Model | None:
         """The model of that name."""
-        for model in self.all.values():
-            metadata = model.document.model.metadata
-            if (metadata.namespace, metadata.name) == (namespace, name):
-                return model
-        return None
+        return find(self.all, namespace, name)
 
     async def run(self) -> None:
         """Keep every model's loop running until `stop`; then let each finish what it has in hand."""
@@ -98,7 +124,7 @@ class Models:
                 model.reason = str(error)
                 await self._wait()
                 continue
-            model.loop, model.reason = self._new_loop(model.document, catalog), ""
+            model.loop, model.reason = self._new_loop(model, catalog), ""
             running = asyncio.ensure_future(model.loop.run())
             await self._until_replaced(path, catalog, running)
             model.loop.stop()

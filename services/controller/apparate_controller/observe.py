@@ -11,13 +11,20 @@ from redis.exceptions import RedisError
 from apparate.adaptation.policy import Decision
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import EarlyExitModel
+from apparate.service.kube import KubeError
 from apparate.service.telemetry import Telemetry, get_logger
 from apparate_controller.errors import ControllerError
 from apparate_controller.intake import Session, Took
+from apparate_controller.loop import Observer
 from apparate_controller.sources.heartbeats import WorkerState
 from apparate_controller.sources.redis_stream import Backlog
 
 LOG_EVERY_S = 10.0
+KINDS: dict[str, tuple[type[BaseException], ...]] = {
+    "redis": (RedisError, OSError),
+    "kubernetes": (KubeError,),
+    "controller": (ControllerError, ValueError),
+}
 
 
 class Sparsely:
@@ -87,14 +94,13 @@ class ModelObserver:
 
     def failed(self, error: BaseException) -> None:
         """An attempt failed and will be repeated."""
-        expected = isinstance(error, RedisError | OSError | ControllerError | ValueError)
-        kind = "redis" if isinstance(error, RedisError | OSError) else "controller" if expected else "unexpected"
+        kind = next((name for name, kinds in KINDS.items() if isinstance(error, kinds)), "unexpected")
         self._metric("apparate_controller_errors", kind=kind).inc()
         self._metric("apparate_model_adapting").set(0)
         self._failed_since = self._failed_since or time.monotonic()
         if (held := self._failures()) is not None:
             what = f"{type(error).__name__}: {error}"
-            self._log.warning("no progress, tried again", problem=what, held_back=held, exc_info=not expected)
+            self._log.warning("no progress, tried again", problem=what, held_back=held, exc_info=kind == "unexpected")
 
     def recovered(self) -> None:
         """An attempt succeeded after others had failed."""
@@ -107,3 +113,35 @@ class ModelObserver:
 
     def _metric(self, name: str, **labels: str) -> Any:
         return self._telemetry(name, **self._labels, **labels)
+
+
+class Observers:
+    """Adapter of loop.Observer: tells several."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def took(self, took: Took) -> None:
+        """Entries were worked off."""
+        for one in self._observers:
+            one.took(took)
+
+    def decided(self, decision: Decision) -> None:
+        """A decision was taken."""
+        for one in self._observers:
+            one.decided(decision)
+
+    def looked(self, session: Session, workers: Sequence[WorkerState], backlog: Backlog) -> None:
+        """Workers and backlog were looked at."""
+        for one in self._observers:
+            one.looked(session, workers, backlog)
+
+    def failed(self, error: BaseException) -> None:
+        """An attempt failed and will be repeated."""
+        for one in self._observers:
+            one.failed(error)
+
+    def recovered(self) -> None:
+        """An attempt succeeded after others had failed."""
+        for one in self._observers:
+            one.recovered()

@@ -141,6 +141,10 @@ class ModelSession:
         self.decisions.append((self.window.added, decision))
         return decision
 
+    def follow(self, spec: Spec) -> None:
+        """Go on under `spec`, which differs in `adaptation.paused` only; any other change is a new session."""
+        self.spec = spec
+
     def describe(self) -> dict[str, Any]:
         """Window, plan, ramps and last decisions as plain data, for the HTTP API."""
         return {

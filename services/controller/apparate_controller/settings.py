@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from apparate.service.settings import ServiceSettings
@@ -18,8 +18,20 @@ class ControllerSettings(ServiceSettings):
 
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="Redis with the feedback and plan streams.")
     documents: Annotated[tuple[Path, ...], NoDecode] = Field(
-        description="Comma-separated YAML files with the EarlyExitModel documents to adapt.", min_length=1
+        default=(),
+        description="Comma-separated YAML files with the EarlyExitModel documents to adapt, in local mode.",
     )
+    kubernetes: bool = Field(
+        default=False, description="Adapt the EarlyExitModels of a cluster, and publish plans in their status."
+    )
+    namespaces: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Comma-separated namespaces whose EarlyExitModels are adapted; empty: all of them."
+    )
+    kubeconfig: str = Field(default="", description="Kubeconfig file of the cluster; empty: the pod's own token.")
+    lease_namespace: str = Field(
+        default="", description="Namespace of the Lease by which one of several controllers leads; empty: no Lease."
+    )
+    lease_name: str = Field(default="apparate-controller", min_length=1, max_length=253, description="Its name.")
     host: str = Field(default="127.0.0.1", description="Address that the HTTP API listens on.")
     port: int = Field(default=8070, ge=0, le=65535, description="TCP port of the HTTP API; 0 picks a free one.")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Least level logged.")
@@ -51,7 +63,13 @@ class ControllerSettings(ServiceSettings):
         description="A model's loop that has not turned for this long makes /healthz fail, in seconds.",
     )
 
-    @field_validator("documents", mode="before")
+    @model_validator(mode="after")
+    def _some_models(self) -> ControllerSettings:
+        if bool(self.documents) == self.kubernetes:
+            raise ValueError("either EEM_CONTROLLER_DOCUMENTS or EEM_CONTROLLER_KUBERNETES must say which models")
+        return self
+
+    @field_validator("documents", "namespaces", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

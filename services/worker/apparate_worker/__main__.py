@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -13,12 +14,14 @@ import torch
 import uvloop
 
 from apparate.contract.document import Document, InvalidDocument, load_documents
+from apparate.service.kube import InvalidKubeconfig, client_of
 from apparate.service.settings import InvalidSettings
 from apparate.service.telemetry import configure_logging, get_logger
 from apparate_worker.errors import InvalidSetup
 from apparate_worker.model.errors import ModelError
 from apparate_worker.model.memory import keep_freed_memory
 from apparate_worker.model.store import PreparedModel, load_prepared
+from apparate_worker.objects import as_prepared, check_is_object, read_object
 from apparate_worker.settings import WorkerSettings
 from apparate_worker.worker import Worker, device_of
 
@@ -39,14 +42,26 @@ def main() -> int:
     sys.setswitchinterval(SWITCH_S)
     keep_freed_memory()
     try:
-        document = choose(load_documents(settings.document), settings)
+        document = find_document(settings)
         device = device_of(document.model.spec.serving.device)
         torch.set_num_threads(document.model.spec.serving.threads)
         prepared = load_prepared(settings.prepared or document.prepared, document, device)
         return uvloop.run(serve(document, prepared, settings, device))
-    except (InvalidDocument, InvalidSetup, ModelError, OSError) as error:
+    except (InvalidDocument, InvalidKubeconfig, InvalidSetup, ModelError, OSError) as error:
         log.error("the worker cannot start", error=str(error))
         return USAGE
+
+
+def find_document(settings: WorkerSettings) -> Document:
+    """What to serve: of the file, or else of the object. Raises InvalidDocument, InvalidSetup and OSError."""
+    if settings.document is None:
+        client = client_of(settings.kubeconfig)
+        with contextlib.closing(client):
+            return as_prepared(read_object(client, settings.object), settings.prepared)
+    document = choose(load_documents(settings.document), settings)
+    if settings.object:
+        check_is_object(document, settings.object)
+    return document
 
 
 def choose(documents: list[Document], settings: WorkerSettings) -> Document:

@@ -1,6 +1,6 @@
 """Plans come from a source and are taken only when they are newer and possible; otherwise the plan in force stays.
 
-Adapters of PlanSource: RedisPlanSource, local mode's stream of plans.
+Adapters of PlanSource: RedisPlanSource, local mode's stream of plans; objects.ObjectPlanSource, a status on Kubernetes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ REFUSALS = ("malformed", "older", "catalog", "ramp", "budget")
 class RefusedPlan(ValueError):
     """A plan that this worker does not run; `reason` is one of REFUSALS."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, revision: int = 0) -> None:
         super().__init__(message)
-        self.reason = reason
+        self.reason, self.revision = reason, revision
 
 
 class PlanSource(Protocol):
@@ -41,6 +41,9 @@ class PlanSource(Protocol):
 
     def plans(self) -> AsyncIterator[bytes]:
         """Plans as PlanStatus JSON, the newest first of all, then each as it comes; never ends, never raises."""
+
+    async def close(self) -> None:
+        """Let go of connections."""
 
 
 class RedisPlanSource:
@@ -80,11 +83,22 @@ class PlanKeeper:
     """The plan in force, and the rule for the next one. A fresh worker runs the plain model, revision 0."""
 
     def __init__(self, catalog: RampCatalog, ramp_budget: float) -> None:
-        self._catalog, self._budget = catalog, ramp_budget
+        self._catalog = catalog
+        self.ramp_budget = ramp_budget
+        """Most that active ramps may add to a pass, as a share of it; binds the next plan, not the one in force."""
         self.plan = Plan(0)
+        self.refused: RefusedPlan | None = None
+        """The last plan that was not run; None once a plan is taken after it."""
 
     def take(self, document: bytes) -> Plan | None:
         """The new plan in force; None when it is the one in force already. Raises RefusedPlan."""
+        try:
+            return self._take(document)
+        except RefusedPlan as error:
+            self.refused = error
+            raise
+
+    def _take(self, document: bytes) -> Plan | None:
         try:
             plan = PlanStatus.model_validate_json(document).to_plan()
         except ValidationError as error:
@@ -96,22 +110,28 @@ class PlanKeeper:
         if plan.revision == self.plan.revision and plan.same_settings(self.plan):
             return None
         self._check(plan)
-        self.plan = plan
+        self.plan, self.refused = plan, None
         return plan
 
     def _check(self, plan: Plan) -> None:
+        problem = self._problem(plan)
+        if problem is not None:
+            reason, message = problem
+            raise RefusedPlan(reason, message, plan.revision)
+
+    def _problem(self, plan: Plan) -> tuple[str, str] | None:
+        """(reason, message) of why `plan` cannot be run; None when it can."""
         catalog = self._catalog
         if plan.revision <= self.plan.revision:
-            raise RefusedPlan(
-                "older", f"plan revision {plan.revision} is not above {self.plan.revision}, in force here"
-            )
+            return "older", f"plan revision {plan.revision} is not above {self.plan.revision}, in force here"
         if plan.catalog != catalog.digest and (plan.catalog or plan.ramps):
-            raise RefusedPlan("catalog", f"plan is for catalog {plan.catalog!r}, this worker has {catalog.digest!r}")
+            return "catalog", f"plan is for catalog {plan.catalog!r}, this worker has {catalog.digest!r}"
         if plan.ramps and plan.active[-1] >= catalog.ramps:
-            raise RefusedPlan("ramp", f"ramp {plan.active[-1]} is not in the catalog, which has {catalog.ramps} ramps")
-        if not catalog.fits(plan.active, self._budget):
+            return "ramp", f"ramp {plan.active[-1]} is not in the catalog, which has {catalog.ramps} ramps"
+        if not catalog.fits(plan.active, self.ramp_budget):
             share = catalog.overhead_share(plan.active)
-            raise RefusedPlan("budget", f"ramps {list(plan.active)} add {share:.4f} of a pass, allowed {self._budget}")
+            return "budget", f"ramps {list(plan.active)} add {share:.4f} of a pass, allowed {self.ramp_budget}"
+        return None
 
 
 async def follow(

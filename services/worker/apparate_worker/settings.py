@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from apparate.service.settings import ServiceSettings
 
@@ -21,10 +21,22 @@ class WorkerSettings(ServiceSettings):
 
     prefix: ClassVar[str] = "EEM_WORKER_"
 
-    document: Path = Field(description="YAML file with the EarlyExitModel to serve.")
+    document: Path | None = Field(
+        default=None,
+        description="YAML file with the EarlyExitModel to serve. With EEM_WORKER_OBJECT it may be missing (the object "
+        "is read from the API server at start), or must be a copy of the object with its metadata.uid.",
+    )
+    object: str = Field(
+        default="",
+        pattern=r"^$|^[a-z0-9][-a-z0-9]*/[a-z0-9][-a-z0-9.]*$",
+        description="NAMESPACE/NAME of the EarlyExitModel whose status.plan is followed; empty: plans come from Redis.",
+    )
+    kubeconfig: str = Field(
+        default="", description="Kubeconfig file for EEM_WORKER_OBJECT; empty: the pod's own token."
+    )
     model: str = Field(default="", description="metadata.name to serve when the file has several documents.")
     prepared: Path | None = Field(default=None, description="Folder of the prepared model; default: the document's.")
-    redis_url: str = Field(default="", description="Redis for feedback and plans; empty serves the plain model.")
+    redis_url: str = Field(default="", description="Redis for feedback, and for plans in local mode; empty: neither.")
     name: str = Field(default_factory=_own_name, min_length=1, max_length=128, description="Name in feedback and logs.")
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     http_port: int | None = Field(default=None, ge=0, le=65535, description="HTTP port, 0 a free one; default: spec.")
@@ -36,3 +48,9 @@ class WorkerSettings(ServiceSettings):
         description="Accept requests so long after SIGTERM, in seconds, while clients learn that it stops.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Least level logged.")
+
+    @model_validator(mode="after")
+    def _something_to_serve(self) -> WorkerSettings:
+        if self.document is None and not self.object:
+            raise ValueError("EEM_WORKER_DOCUMENT or EEM_WORKER_OBJECT must say what to serve")
+        return self

@@ -15,18 +15,19 @@ import torch
 from apparate.catalog import RampCatalog
 from apparate.contract.document import Document
 from apparate.contract.resource import TensorSpec
-from apparate.contract.stream import feedback_key, plans_key, worker_key
+from apparate.contract.stream import feedback_key
 from apparate.plan import Plan
 from apparate.service.telemetry import get_logger
 from apparate_worker.batching import Batcher
+from apparate_worker.budget import AdjustableGuard
 from apparate_worker.engine import Array, Engine, Schedule, link_to, warm_up
 from apparate_worker.errors import InvalidSetup, NotReady
 from apparate_worker.feedback import Identity, RedisSender, Reporter
-from apparate_worker.guard import WorkerGuard
 from apparate_worker.heartbeat import Beat, Heartbeat
 from apparate_worker.metering import Meter
 from apparate_worker.model.store import PreparedModel
-from apparate_worker.plans import PlanKeeper, RedisPlanSource, follow
+from apparate_worker.objects import Wishes, plan_source
+from apparate_worker.plans import PlanKeeper, follow
 from apparate_worker.protocol.dataplane import Dataplane
 from apparate_worker.protocol.grpc import GrpcFace, grpc_server
 from apparate_worker.protocol.http import HttpFace, http_server
@@ -37,6 +38,7 @@ from apparate_worker.settings import WorkerSettings
 log = get_logger(__name__)
 STALLED_S = 60.0  # a device thread that has not turned for so long is taken for dead
 FLUSH_S = 2.0  # longest time that feedback may take to leave at the end
+REFUSED_CHARS = 300  # of why a plan is refused, in a heartbeat and from there in the status
 WARM_SIZE = 32  # size of dimensions that vary, when warming up
 
 
@@ -80,7 +82,7 @@ class Worker:
             sender=self._sender,
             on_pass=self._meter.passed,
         )
-        self._guard = WorkerGuard(spec.budget.accuracy_loss, catalog.ramps)
+        self._guard = AdjustableGuard(spec.budget.accuracy_loss, catalog.ramps)
         self._keeper = PlanKeeper(catalog, spec.budget.ramp_overhead)
         remaining = remaining_table(catalog, TAIL_BATCHES * spec.serving.max_batch).tolist()
         self.device_thread = DeviceThread(
@@ -106,8 +108,8 @@ class Worker:
             queue_timeout_s=spec.serving.timeout_ms / 1e3,
             alive=self._alive,
         )
-        self._source = RedisPlanSource(url, plans_key(key)) if url else None
-        self._heartbeat = Heartbeat(url, worker_key(key, settings.name), self._beat) if url else None
+        self._source = plan_source(settings, document, self._follow_wishes)
+        self._heartbeat = Heartbeat(url, key, settings.name, self._beat) if url else None
         protocols = spec.serving.protocols
         self._http_face = HttpFace(
             self.dataplane,
@@ -135,9 +137,10 @@ class Worker:
             raise
         self._reporter.start()
         self.device_thread.start()
-        if self._source is not None and self._heartbeat is not None:
-            following = follow(self._source, self._keeper, self._apply, self._meter.refused)
-            self._tasks = [asyncio.create_task(following), asyncio.create_task(self._heartbeat.run())]
+        if self._source is not None:
+            self._tasks.append(asyncio.create_task(follow(self._source, self._keeper, self._apply, self._refused)))
+        if self._heartbeat is not None:
+            self._tasks.append(asyncio.create_task(self._heartbeat.run()))
         await self._grpc.start()
         self._http_task = asyncio.create_task(self._http.serve([listening]))
         await _until(lambda: self._http.started or self._http_task is None or self._http_task.done(), STALLED_S)
@@ -173,8 +176,9 @@ class Worker:
         for task in self._tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        if self._source is not None and self._heartbeat is not None:
+        if self._source is not None:
             await self._source.close()
+        if self._heartbeat is not None:
             await self._heartbeat.close()
 
     def _warm_up(self) -> None:
@@ -191,6 +195,16 @@ class Worker:
         self.device_thread.schedule = Schedule(plan, self._ramps)
         if self._heartbeat is not None:
             self._heartbeat.hurry()
+
+    def _refused(self, reason: str) -> None:
+        self._meter.refused(reason)
+        if self._heartbeat is not None:
+            self._heartbeat.hurry()
+
+    def _follow_wishes(self, wishes: Wishes) -> None:
+        """Take what changed in the spec and needs no restart. Event loop only."""
+        self._guard.keep(wishes.budget.accuracy_loss)
+        self._keeper.ramp_budget = wishes.budget.ramp_overhead
 
     def _alive(self) -> bool:
         return self.device_thread.alive and time.monotonic() - self.device_thread.beat < STALLED_S
@@ -209,6 +223,7 @@ class Worker:
         return self._reporter.dropped + (self._sender.dropped if self._sender is not None else 0)
 
     def _beat(self) -> Beat:
+        refused = self._keeper.refused
         return Beat(
             worker=self._settings.name,
             epoch=self._epoch,
@@ -217,6 +232,8 @@ class Worker:
             in_flight=self.dataplane.in_flight,
             served=self.device_thread.served,
             dropped=self._dropped(),
+            refused=str(refused)[:REFUSED_CHARS] if refused is not None else "",
+            refused_revision=refused.revision if refused is not None else 0,
         )
 
     def _metrics(self) -> bytes:

@@ -1,4 +1,4 @@
-"""`apparate status` and `apparate exits` against a controller that is played by a small HTTP server."""
+"""What the commands say of a model, and ask for, against a controller that is played by a small HTTP server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ MODEL: dict[str, Any] = {
     "ramps": [{"ramp": 2, "layer": "block3", "threshold": 0.25, "exitRate": 0.5, "agreement": 0.996, "savedMs": 1.234}],
     "decisions": [{"reason": "Tuned", "message": "one ramp opens"}],
 }
-ANSWERS = {"/v1/models": {"models": [{"namespace": "default", "name": "vision"}]}, "/v1/models/default/vision": MODEL}
+OLD = {"revision": 4, "ramps": [], "reason": "Started", "message": "2 ramps report"}
+ANSWERS = {
+    "/v1/models": {"models": [{"namespace": "default", "name": "vision"}]},
+    "/v1/models/default/vision": MODEL,
+    "/v1/models/default/vision/plans": [OLD],
+}
+asked: list[tuple[str, str, Any]] = []
 
 
 class Controller(BaseHTTPRequestHandler):
@@ -32,12 +38,24 @@ class Controller(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(found).encode())
 
+    def do_PUT(self) -> None:
+        wanted = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        asked.append((self.command, self.path, wanted))
+        bad = wanted.get("revision") == 5
+        self.send_response(409 if bad else 200)
+        self.end_headers()
+        answer = {"detail": "plan revision 5 is not in the history; there are: 4"} if bad else {"revision": 8}
+        self.wfile.write(json.dumps(answer).encode())
+
+    do_POST = do_PUT
+
     def log_message(self, *_: object) -> None:
         return
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
+    asked.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), Controller) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -74,3 +92,31 @@ def test_exits_of_an_unknown_model_names_those_there_are(url: str, capsys: pytes
 def test_an_answer_that_is_no_success_is_told(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", "--url", f"{url}/elsewhere"]) == 1
     assert "404" in capsys.readouterr().err
+
+
+def test_plan_shows_the_one_in_force_and_those_before_it(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "vision", "--url", url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [MODEL["plan"], OLD]
+
+
+def test_plan_as_a_table_names_reasons_and_thresholds(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "vision", "--url", url]) == 0
+    shown = capsys.readouterr().out
+    assert [text for text in ("2 < 0.2500", "Started", "none") if text not in shown] == []
+
+
+@pytest.mark.parametrize(("command", "paused"), [("pause", True), ("resume", False)])
+def test_pause_and_resume_ask_the_controller(command: str, paused: bool, url: str) -> None:
+    assert run([command, "vision", "--url", url]) == 0
+    assert asked == [("PUT", "/v1/models/default/vision/paused", {"paused": paused})]
+
+
+def test_rollback_asks_the_controller_and_tells_the_new_revision(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rollback", "vision", "4", "--url", url]) == 0
+    assert asked == [("POST", "/v1/models/default/vision/rollback", {"revision": 4})]
+    assert "revision 4 is in force again, as 8" in capsys.readouterr().out
+
+
+def test_a_plan_that_cannot_be_had_again_is_bad_input(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rollback", "vision", "5", "--url", url]) == 2
+    assert capsys.readouterr().err == "error: plan revision 5 is not in the history; there are: 4\n"

@@ -15,12 +15,12 @@ from support.eventually import eventually_async
 from support.fakes import FakeFeedbackSource, FakeHeartbeats, FakeObserver, FakePlanSink, FakeSession
 
 
-def new_loop(document, catalog):
+def new_loop(model, catalog):
     def new_session(plan):
         return FakeSession(plan, catalog=catalog.digest)
 
     ports = Ports(FakeFeedbackSource(), FakePlanSink(), FakeHeartbeats(), FakeObserver())
-    return ModelLoop(document.model.key, catalog, new_session, ports)
+    return ModelLoop(model.document.model.key, catalog, new_session, ports)
 
 
 @contextlib.asynccontextmanager

@@ -13,7 +13,7 @@ from torch import nn
 
 from apparate.cli.main import run
 from apparate.contract.document import Document, load_documents
-from apparate_worker.model.errors import InvalidBootstrap, InvalidSource
+from apparate_worker.model.errors import InvalidBootstrap, InvalidSource, UnsupportedModel
 from apparate_worker.model.sources import load_source
 from apparate_worker.model.store import load_prepared
 from apparate_worker.prepare import prepare
@@ -171,3 +171,22 @@ def test_the_command_prints_one_line_of_json_for_each_model(tmp_path: Path, caps
     assert run(["prepare", "-f", str(tmp_path / "model.yaml"), "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["ramps"] == 4
+
+
+def test_other_bootstrap_data_than_expected_is_refused(tmp_path: Path):
+    document = image_document(tmp_path)
+    bootstrap = document.model.spec.bootstrap.model_copy(update={"sha256": "0" * 64})
+    spec = document.model.spec.model_copy(update={"bootstrap": bootstrap})
+    changed = Document(document.model.model_copy(update={"spec": spec}), document.base)
+    with pytest.raises(InvalidSource, match=r"SHA-256 of .*data\.npz is .*the document expects 000"):
+        prepare(changed)
+
+
+def test_a_task_that_is_not_served_is_named(tmp_path: Path):
+    (tmp_path / "model.yaml").write_text(
+        BERT.replace("    format:", "    task: generation\n    format:").replace(
+            "device: cpu}", "device: cpu, protocols: {openai: {}}}"
+        )
+    )
+    with pytest.raises(UnsupportedModel, match="task is generation: this version serves only classification"):
+        prepare(load_documents(tmp_path / "model.yaml")[0])

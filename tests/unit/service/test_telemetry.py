@@ -52,3 +52,13 @@ def test_logs_of_ours_and_of_libraries_are_json_lines_on_stderr() -> None:
     assert (ours["event"], ours["revision"], ours["level"], ours["service"]) == ("plan applied", 3, "info", "thing")
     assert (theirs["event"], theirs["level"]) == ("slow disk", "warning")
     assert done.stdout == ""
+
+
+def test_what_is_gone_leaves_no_series_behind() -> None:
+    telemetry = Telemetry(CONTROLLER)
+    for model in ("a", "b"):
+        telemetry("apparate_workers", namespace="shop", model=model).set(2)
+        telemetry("apparate_decisions", namespace="shop", model=model, reason="Started").inc()
+    telemetry.forget(namespace="shop", model="a")
+    shown = telemetry.render().decode()
+    assert 'model="a"' not in shown and 'model="b"' in shown

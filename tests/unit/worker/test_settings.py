@@ -24,9 +24,19 @@ def test_a_document_is_enough():
     assert (found.document, found.redis_url, found.http_port) == (Path("m.yaml"), "", None)
 
 
+def test_so_is_an_object():
+    assert WorkerSettings.load({"EEM_WORKER_OBJECT": "shop/person"}).object == "shop/person"
+
+
+def test_one_of_both_must_say_what_to_serve():
+    with pytest.raises(InvalidSettings, match=r"^EEM_WORKER_DOCUMENT or EEM_WORKER_OBJECT must say what to serve"):
+        WorkerSettings.load({})
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
+        ("OBJECT", "person", "EEM_WORKER_OBJECT is 'person'"),
         ("DOCUMNET", "x", "EEM_WORKER_DOCUMNET is not a setting"),
         ("HTTP_PORT", "99999", "EEM_WORKER_HTTP_PORT is '99999'"),
         ("LOG_LEVEL", "LOUD", "EEM_WORKER_LOG_LEVEL is 'LOUD'"),

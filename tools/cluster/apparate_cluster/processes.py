@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -31,16 +31,19 @@ class EndedEarly(RuntimeError):
 class Child:
     """One process with a log file. The kernel kills it when the thread that started it ends, however that ends."""
 
-    def __init__(self, name: str, command: Sequence[str | Path], *, log: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str | Path], *, log: Path, environ: Mapping[str, str] | None = None
+    ) -> None:
         self.name, self.log = name, log
         with log.open("ab") as out:
             self.popen = subprocess.Popen(
                 [str(part) for part in command],
                 stdin=subprocess.DEVNULL,
+                env=environ,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the parent, which stops its children in order
-                preexec_fn=_die_with_parent,  # safe: the supervisor has one thread
+                preexec_fn=_die_with_parent,  # safe before other threads start
             )
 
     def check(self) -> None:

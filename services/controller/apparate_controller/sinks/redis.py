@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 from pydantic import ValidationError
 from redis.asyncio import Redis
 
 from apparate.contract.resource import PlanStatus
 from apparate.contract.stream import KEY_TTL_S, PLAN_FIELD, PLANS_MAX_ENTRIES, plans_key
 from apparate_controller.errors import PlanRefused, PlanUnreadable
+
+HISTORY = 20  # plans shown to roll back to; the stream has more
 
 
 class RedisPlanSink:
@@ -52,3 +57,12 @@ class RedisPlanSink:
             pipeline.expire(self._key, KEY_TTL_S)
             await pipeline.execute()
         return True
+
+    async def history(self) -> list[PlanStatus]:
+        """The last plans that were in force before this one, newest first."""
+        found = []
+        entries: Any = await self._commands.xrevrange(self._key, count=HISTORY + 1)
+        for _, fields in entries:
+            with contextlib.suppress(ValidationError):
+                found.append(PlanStatus.model_validate_json(fields.get(PLAN_FIELD, b"")))
+        return found[1:]

@@ -17,6 +17,7 @@ import typer
 
 from apparate.cli.errors import BAD_INPUT, FAILED, CommandError
 
+PLUGIN = "kubectl apparate"
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
@@ -28,6 +29,8 @@ class Subcommand:
     """package.module:function."""
     summary: str
     extra: str = ""
+    cluster: bool = False
+    """Whether it works on a cluster too, and so is a subcommand of `kubectl apparate`."""
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {
@@ -44,12 +47,26 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "Serve models on this machine: workers, controller and Redis.",
         "worker,controller",
     ),
-    "status": Subcommand("apparate.cli.status:status_command", "Plan, window and last decision of every model."),
+    "status": Subcommand(
+        "apparate.cli.status:status_command", "Plan, window and last decision of every model.", cluster=True
+    ),
     "exits": Subcommand(
-        "apparate.cli.status:exits_command", "What each ramp of a model lets go, how often it agrees, what it saves."
+        "apparate.cli.status:exits_command",
+        "What each ramp of a model lets go, how often it agrees, what it saves.",
+        cluster=True,
+    ),
+    "plan": Subcommand(
+        "apparate.cli.control:plan_command", "The plan of a model, and those that were before it.", cluster=True
+    ),
+    "pause": Subcommand("apparate.cli.control:pause_command", "Keep a model's plan as it is.", cluster=True),
+    "resume": Subcommand(
+        "apparate.cli.control:resume_command", "Have a model's plan follow its traffic again.", cluster=True
+    ),
+    "rollback": Subcommand(
+        "apparate.cli.control:rollback_command", "Put an earlier plan of a model in force again.", cluster=True
     ),
     "replay": Subcommand("apparate.cli.replay:replay_command", "Tune thresholds on a recording, without serving."),
-    "version": Subcommand("apparate.cli.status:version_command", "The version of this installation."),
+    "version": Subcommand("apparate.cli.status:version_command", "The version of this installation.", cluster=True),
 }
 
 
@@ -58,13 +75,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
 
 
-def run(argv: Sequence[str]) -> int:
+def plugin() -> None:
+    """Run as `kubectl apparate`: the subcommands that work on a cluster."""
+    sys.exit(run(sys.argv[1:], PLUGIN))
+
+
+def run(argv: Sequence[str], program: str = "apparate") -> int:
     """Run `argv`; the exit status. Errors are one line on stderr; -v anywhere adds the traceback."""
     verbose = any(word in ("-v", "--verbose") for word in argv)
     words = [word for word in argv if word not in ("-v", "--verbose")]
     selected = next((word for word in words if not word.startswith("-")), None)
     try:
-        status = build(selected)(args=words or ["--help"], prog_name="apparate", standalone_mode=False)
+        app = build(selected, cluster_only=program == PLUGIN)
+        status = app(args=words or ["--help"], prog_name=program, standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except (KeyboardInterrupt, typer.Abort):
@@ -99,7 +122,7 @@ def explain(error: Exception) -> tuple[str, int]:
     return f"unexpected {type(error).__name__}: {error} (-v shows where)", FAILED
 
 
-def build(selected: str | None = None, *, everything: bool = False) -> typer.Typer:
+def build(selected: str | None = None, *, everything: bool = False, cluster_only: bool = False) -> typer.Typer:
     """The command line with the code of `selected` loaded (or of everything, for the documentation)."""
     app = typer.Typer(
         add_completion=False,
@@ -117,6 +140,8 @@ def build(selected: str | None = None, *, everything: bool = False) -> typer.Typ
         """Early exits for model serving: most answers sooner, accuracy kept while it runs."""
 
     for name, subcommand in SUBCOMMANDS.items():
+        if cluster_only and not subcommand.cluster:
+            continue
         real = everything or name == selected
         app.command(name)(load(name, subcommand) if real else _placeholder(subcommand))
     return app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,23 +19,48 @@ from apparate.contract.document import Document, InvalidDocument, load_documents
 if TYPE_CHECKING:
     from apparate_worker.prepare.progress import Step
 
+SOURCES = Path("/sources")
 STAGES = {
+    "fetching": "fetching sources",
     "sites": "finding sites",
     "features": "running the model over the bootstrap data",
     "training": "training ramps",
     "choosing": "choosing ramps",
     "latencies": "measuring latencies",
+    "storing": "storing",
     "waiting": "waiting",
     "ready": "ready",
 }
 
 
 def prepare_command(
-    file: Annotated[list[Path], typer.Option("-f", "--file", help="YAML file with EarlyExitModels; may be repeated.")],
+    file: Annotated[
+        list[Path] | None, typer.Option("-f", "--file", help="YAML file with EarlyExitModels; may be repeated.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Prepare again, even when nothing changed.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each model when done.")] = False,
+    from_object: Annotated[
+        str, typer.Option("--object", help="NAMESPACE/NAME of an EarlyExitModel, for the Job in a cluster.")
+    ] = "",
+    revision: Annotated[str, typer.Option(help="With --object: the revision that is wanted.")] = "",
+    store: Annotated[str, typer.Option(help="With --object: folder or s3://BUCKET/PREFIX of prepared models.")] = "",
+    sources: Annotated[Path, typer.Option(help="With --object: where claims and images are mounted.")] = SOURCES,
+    publish: Annotated[str, typer.Option(help="With --object: ConfigMap for progress and catalog.")] = "",
+    keep: Annotated[list[str] | None, typer.Option(help="With --object: another revision that is in use.")] = None,
+    kubeconfig: Annotated[str, typer.Option(help="With --object: kubeconfig file; default: the pod's token.")] = "",
 ) -> int:
     """Train and profile the ramps of a model, before serving. Stopped, it resumes after its last finished stage."""
+    if from_object:
+        if file or not revision or not store:
+            raise CommandError("--object needs --revision and --store, and no --file", BAD_INPUT)
+        order = {"object": from_object, "revision": revision, "store": store, "sources": sources}
+        return _in_cluster(order | {"config_map": publish, "keep": tuple(keep or ())}, kubeconfig, force)
+    if not file:
+        raise CommandError("say what to prepare: -f FILE", BAD_INPUT)
+    return _local(file, force, as_json)
+
+
+def _local(file: Sequence[Path], force: bool, as_json: bool) -> int:
     from apparate_worker.model.errors import ModelError  # torch loads for seconds, and only this command needs it
     from apparate_worker.prepare import prepare
 
@@ -52,6 +78,25 @@ def prepare_command(
             print(json.dumps(_summary(document, catalog, time.monotonic() - began)), flush=True)
         elif sys.stderr.isatty():
             _table(document, catalog)
+    return 0
+
+
+def _in_cluster(order: dict[str, Any], kubeconfig: str, force: bool) -> int:
+    from apparate.service.kube import InvalidKubeconfig, client_of
+    from apparate_worker.prepare.failures import PrepareFailure
+    from apparate_worker.prepare.in_cluster import Order, prepare_in_cluster
+
+    name = str(order["object"])
+    try:
+        client = client_of(kubeconfig)
+        catalog = prepare_in_cluster(
+            client, Order(**order), os.environ, told=lambda step: _line(name, step), force=force
+        )
+    except InvalidKubeconfig as error:
+        raise CommandError(str(error), BAD_INPUT) from error
+    except PrepareFailure as failure:
+        raise CommandError(f"{name}: {failure}", failure.status) from failure
+    print(json.dumps({"model": name, "digest": catalog.digest, "ramps": catalog.ramps}), flush=True)
     return 0
 
 

@@ -1,7 +1,13 @@
-"""EarlyExitModel documents in YAML files: read with errors that name file, line and field."""
+"""EarlyExitModel documents in YAML files: read with errors that name file, line and field.
+
+What is taken and refused here is what the API server takes and refuses: camelCase names only, no text where a number
+belongs, null as if the field were missing.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +18,15 @@ import yaml
 from pydantic import ValidationError
 
 from apparate.contract.resource import EarlyExitModel
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as Kubernetes reads it: 1e-3 is a number."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 
 
 class InvalidDocument(ValueError):
@@ -56,7 +71,7 @@ def load_documents(path: Path) -> list[Document]:
 def parse_documents(text: str, *, origin: str, base: Path) -> list[Document]:
     """Every EarlyExitModel in `text`; `origin` is what errors call it. Raises InvalidDocument."""
     try:
-        nodes = [n for n in yaml.compose_all(text, Loader=yaml.SafeLoader) if n is not None]
+        nodes = [n for n in yaml.compose_all(text, Loader=_Loader) if n is not None]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{origin}:{mark.line + 1}" if mark else origin
@@ -72,16 +87,28 @@ def parse_documents(text: str, *, origin: str, base: Path) -> list[Document]:
 
 
 def _validate(node: yaml.Node, origin: str) -> EarlyExitModel:
-    loader = yaml.SafeLoader("")
+    loader = _Loader("")
     try:
         data = loader.construct_document(node)
     except yaml.YAMLError as error:
         raise InvalidDocument(f"{origin}:{node.start_mark.line + 1}: not YAML: {error}") from None
     try:
-        return EarlyExitModel.model_validate(data)
+        text = json.dumps(_plain(data), default=str)
+        return EarlyExitModel.model_validate_json(text, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         lines = [_describe(dict(one), node, origin) for one in error.errors()]
         raise InvalidDocument("\n".join(lines)) from None
+
+
+def _plain(value: Any) -> Any:
+    """What the API server would make of it before it validates."""
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items() if one is not None}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
 def _describe(error: dict[str, Any], node: yaml.Node, origin: str) -> str:

@@ -102,10 +102,25 @@ CONTROLLER: tuple[Metric, ...] = (
     Metric(
         "apparate_controller_errors",
         "counter",
-        "Failures: redis, controller, unexpected.",
+        "Failures: redis, kubernetes, controller, unexpected.",
         (*_MODEL, "kind"),
     ),
+    Metric("apparate_status_writes", "counter", "Writes of the controller's share of the model's status.", _MODEL),
+    Metric("apparate_leader", "gauge", "1 while this controller adapts; another one does when it is 0."),
     Metric("apparate_redis_eviction_risk", "gauge", "1 when Redis may evict streams."),
 )
 
-METRICS: tuple[Metric, ...] = WORKER + CONTROLLER
+OPERATOR: tuple[Metric, ...] = (
+    Metric("apparate_operator_models", "gauge", "EarlyExitModels that are looked after."),
+    Metric("apparate_operator_leading", "gauge", "1 at the replica that acts."),
+    Metric("apparate_operator_waiting_models", "gauge", "Models that wait to be looked at."),
+    Metric("apparate_operator_reconciles", "counter", "Looks at a model: done, api, unexpected.", ("result",)),
+    Metric("apparate_operator_reconcile_seconds", "histogram", "Time of one look at a model.", (), LATENCY_S),
+    Metric("apparate_operator_writes", "counter", "Writes to the Kubernetes API, by kind and verb.", ("kind", "verb")),
+    Metric("apparate_operator_last_event_timestamp_seconds", "gauge", "When a watch last told of a change.", ("kind",)),
+    Metric("apparate_operator_last_resync_timestamp_seconds", "gauge", "When everything was last listed."),
+    Metric("apparate_operator_missed_changes", "counter", "Changes that a list found and no watch told.", ("kind",)),
+    Metric("apparate_operator_loop_lag_seconds", "gauge", "How late the event loop is."),
+)
+
+METRICS: tuple[Metric, ...] = WORKER + CONTROLLER + OPERATOR

@@ -5,114 +5,58 @@ Fields are snake_case here and camelCase outside. The typed model is the source;
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from apparate.plan import Plan, RampSetting
+from apparate.contract.pods import Gpu, PodTemplate, Resources
+from apparate.contract.serving import Autoscaling, Serving
+from apparate.contract.shape import DNS_LABEL, Quantity, Ratio, Rule, Shape, Word
+from apparate.contract.source import Bootstrap, Credentials, Datatype, ModelSource, TensorSpec
+from apparate.contract.status import Catalog, Condition, Delivery, Observed, PlanStatus, RampStatus, Status
 
-Datatype = Literal[
-    "BOOL",
-    "UINT8",
-    "UINT16",
-    "UINT32",
-    "UINT64",
-    "INT8",
-    "INT16",
-    "INT32",
-    "INT64",
-    "FP16",
-    "FP32",
-    "FP64",
-    "BF16",
-    "BYTES",
+__all__ = [
+    "GROUP",
+    "KIND",
+    "PLURAL",
+    "VERSION",
+    "Adaptation",
+    "Bootstrap",
+    "Budget",
+    "Catalog",
+    "Condition",
+    "Credentials",
+    "Datatype",
+    "Delivery",
+    "EarlyExitModel",
+    "Gpu",
+    "Metadata",
+    "ModelSource",
+    "Observed",
+    "PlanStatus",
+    "PodTemplate",
+    "PolicyName",
+    "Prepare",
+    "PvcStorage",
+    "RampStatus",
+    "Resources",
+    "S3Storage",
+    "Serving",
+    "Spec",
+    "Status",
+    "Storage",
+    "TensorSpec",
 ]
+
+GROUP, VERSION, KIND, PLURAL = "apparate.dev", "v1alpha1", "EarlyExitModel", "earlyexitmodels"
+NAME = "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
 PolicyName = Literal["certified", "sweep", "hill_climb", "never"]
-Ratio = Annotated[float, Field(ge=0, le=1)]
+AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod"]
 
 
-class _Shape(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, protected_namespaces=()
-    )
-
-
-class TensorSpec(_Shape):
-    """One input of the model, without its batch dimension."""
-
-    name: str = Field(min_length=1, max_length=128, description="Name of the argument of the model's forward.")
-    datatype: Datatype = Field(description="Open Inference Protocol datatype.")
-    shape: tuple[int, ...] = Field(
-        default=(), max_length=8, description="Shape of one item without the batch dimension; -1 where it varies."
-    )
-    max_size: int = Field(
-        default=4096, ge=1, le=1_048_576, description="Largest size allowed in a dimension that varies."
-    )
-    pad: float = Field(
-        default=0.0, description="Value that fills up shorter items of a batch in a dimension that varies."
-    )
-
-    @field_validator("shape")
-    @classmethod
-    def _dimensions(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
-        for size in shape:
-            if size < 1 and size != -1:
-                raise ValueError(f"dimension is {size}, must be positive, or -1 where it varies")
-        return shape
-
-
-class ModelSource(_Shape):
-    """Where the model comes from and how it is called."""
-
-    source: str = Field(
-        min_length=1,
-        max_length=2048,
-        description="file:// URL or path of the weights or of a Hugging Face folder; relative to the document.",
-    )
-    sha256: str | None = Field(
-        default=None,
-        pattern="^[0-9a-f]{64}$",
-        description="Expected SHA-256 of the source file; refused when it differs.",
-    )
-    format: Literal["torch", "huggingface"] = Field(
-        default="torch", description="torch: an nn.Module from the entrypoint; huggingface: a folder with config.json."
-    )
-    entrypoint: str | None = Field(
-        default=None,
-        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-        description="package.module:function that takes the source's path and returns an nn.Module.",
-    )
-    task: Literal["classification"] = Field(default="classification", description="What the model's output means.")
-    inputs: tuple[TensorSpec, ...] = Field(
-        default=(), max_length=16, description="The model's inputs, in the order of its forward."
-    )
-    output: str = Field(default="logits", max_length=128, description="Name of the output tensor: class scores.")
-    classes: tuple[str, ...] = Field(default=(), max_length=10_000, description="Names of the classes, for people.")
-
-    @model_validator(mode="after")
-    def _callable(self) -> ModelSource:
-        if self.format == "torch" and self.entrypoint is None:
-            raise ValueError("format torch needs an entrypoint (package.module:function)")
-        names = [t.name for t in self.inputs]
-        if len(set(names)) != len(names):
-            raise ValueError(f"inputs are {names}, names must differ")
-        return self
-
-
-class Bootstrap(_Shape):
-    """Unlabelled data that ramps are first trained on."""
-
-    data: str = Field(
-        min_length=1,
-        max_length=2048,
-        description="file:// URL or path of an .npz with one array [N, ...] for each input; relative to the document.",
-    )
-    epochs: int = Field(default=30, ge=1, le=1000, description="Most passes over the data; training stops early.")
-    max_records: int = Field(default=20_000, ge=64, le=10_000_000, description="Most records read from the data.")
-
-
-class Budget(_Shape):
+class Budget(Shape):
     """What early exits may cost."""
 
     accuracy_loss: float = Field(
@@ -132,11 +76,14 @@ class Budget(_Shape):
     )
 
 
-class Adaptation(_Shape):
+class Adaptation(Shape):
     """How thresholds and ramps follow the traffic."""
 
     policy: PolicyName = Field(default="certified", description="How thresholds are chosen; never: the plain model.")
     window: int = Field(default=8192, ge=512, le=1_048_576, description="Feedback records that tuning looks back on.")
+    feedback_timeout_seconds: int = Field(
+        default=60, ge=5, le=86_400, description="FeedbackFlowing is False when no record came for so long, in seconds."
+    )
     paused: bool = Field(default=False, description="Keep the plan as it is; the guard still closes exits.")
     shadow_share: Ratio = Field(
         default=0.25,
@@ -144,77 +91,81 @@ class Adaptation(_Shape):
     )
 
 
-class Slo(_Shape):
-    """Latency objective."""
+class Prepare(Shape):
+    """The Job that trains and profiles the ramps before a model is served."""
 
-    latency_ms: float = Field(gt=0, le=3_600_000, description="Answers are wanted within this many milliseconds.")
-
-
-class HttpProtocol(_Shape):
-    """Open Inference Protocol over HTTP."""
-
-    port: int = Field(default=8080, ge=0, le=65535, description="TCP port; 0 picks a free one.")
-    max_body_bytes: int = Field(
-        default=64 * 2**20, ge=1024, le=2**31 - 1, description="Largest request body, in bytes; above it 413."
+    gpu: Gpu | None = Field(default=None, description="GPUs of the Job; none when it is missing.")
+    resources: Resources = Field(default=Resources(), description="Requests and limits of the Job.")
+    template: PodTemplate | None = Field(
+        default=None, description="What is added to the Job's pod; serving.template when it is missing."
+    )
+    backoff_limit: int = Field(default=2, ge=0, le=20, description="How often the Job is tried again.")
+    active_deadline_seconds: int = Field(
+        default=86_400, ge=60, le=2_592_000, description="Longest time of the Job with all its tries, in seconds."
     )
 
 
-class GrpcProtocol(_Shape):
-    """Open Inference Protocol over gRPC."""
+class PvcStorage(Shape):
+    """A PersistentVolumeClaim: an existing one by claimName, or one that the operator makes."""
 
-    port: int = Field(default=9000, ge=0, le=65535, description="TCP port; 0 picks a free one.")
-    max_message_bytes: int = Field(
-        default=64 * 2**20, ge=1024, le=2**31 - 1, description="Largest message, in bytes; above it RESOURCE_EXHAUSTED."
+    claim_name: Word | None = Field(default=None, description="An existing claim; the model's own when it is missing.")
+    size: Quantity | None = Field(default=None, description="Size of the claim that is made; 10Gi when it is missing.")
+    storage_class_name: Word | None = Field(
+        default=None, description="StorageClass of the claim that is made; the cluster's default when it is missing."
+    )
+    access_modes: tuple[AccessMode, ...] = Field(
+        default=(),
+        max_length=4,
+        description="Access modes of the claim that is made, ReadWriteOnce when there are none; workers on several "
+        "nodes need ReadWriteMany.",
+    )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.claimName) || !(has(self.size) || has(self.storageClassName) || self.accessModes.size() > 0)",
+            "pvc.claimName names an existing claim: size, storageClassName and accessModes are for one that is made",
+            lambda pvc: not pvc.claim_name or not (pvc.size or pvc.storage_class_name or pvc.access_modes),
+        ),
+        Rule(
+            "!has(self.size) || !has(oldSelf.size) || "
+            "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
+            "pvc.size is {size}: a claim cannot shrink; keep the old size or use another claim",
+            None,
+        ),
     )
 
 
-class Protocols(_Shape):
-    """The faces a worker shows."""
+class S3Storage(Shape):
+    """A bucket."""
 
-    http: HttpProtocol = Field(default=HttpProtocol(), description="HTTP face.")
-    grpc: GrpcProtocol = Field(default=GrpcProtocol(), description="gRPC face.")
-
-
-class Serving(_Shape):
-    """How the model is served."""
-
-    replicas: int = Field(default=1, ge=0, le=1000, description="Number of workers.")
-    max_batch: int = Field(
-        default=8, ge=1, le=64, description="Most requests in one pass; also the largest profiled size."
+    url: str = Field(
+        min_length=1, max_length=2048, pattern="^s3://[^/]+(/.*)?$", description="s3://BUCKET/PREFIX to write below."
     )
-    max_delay_ms: float = Field(
-        default=0.0,
-        ge=0,
-        le=10_000,
-        description="Longest wait of the oldest request for more to batch with, in milliseconds; 0: never wait.",
-    )
-    max_queue: int = Field(default=1024, ge=1, le=1_000_000, description="Most waiting requests; above it 429.")
-    timeout_ms: float = Field(
-        default=30_000, gt=0, le=3_600_000, description="Longest wait in the queue, in milliseconds; above it 504."
-    )
-    threads: int = Field(default=1, ge=1, le=256, description="CPU threads of one pass.")
-    device: str = Field(
-        default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto takes a GPU when there is one."
-    )
-    drain_seconds: float = Field(
-        default=30.0, ge=0, le=3600, description="Longest time to finish accepted requests after SIGTERM, in seconds."
-    )
-    slo: Slo | None = Field(default=None, description="Latency objective, for dashboards and batching.")
-    protocols: Protocols = Field(default=Protocols(), description="The faces a worker shows.")
+    credentials: Credentials | None = Field(default=None, description="The Secret that opens the bucket.")
 
 
-class Storage(_Shape):
+class Storage(Shape):
     """Where the prepared model is kept."""
 
     path: str = Field(
         default="prepared",
         min_length=1,
         max_length=2048,
-        description="Folder of prepared models; relative to the document.",
+        description="Folder of prepared models, in local mode only; relative to the document.",
+    )
+    pvc: PvcStorage | None = Field(
+        default=None, description="A PersistentVolumeClaim; what is used when there is neither pvc nor s3."
+    )
+    s3: S3Storage | None = Field(default=None, description="A bucket.")
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!(has(self.pvc) && has(self.s3))",
+            "storage has both pvc and s3: the prepared model is kept in one place",
+            lambda storage: storage.pvc is None or storage.s3 is None,
+        ),
     )
 
 
-class Spec(_Shape):
+class Spec(Shape):
     """What is asked for."""
 
     model: ModelSource = Field(description="The model itself.")
@@ -222,7 +173,18 @@ class Spec(_Shape):
     budget: Budget = Field(default=Budget(), description="What early exits may cost.")
     adaptation: Adaptation = Field(default=Adaptation(), description="How thresholds and ramps follow the traffic.")
     serving: Serving = Field(default=Serving(), description="How the model is served.")
+    autoscaling: Autoscaling | None = Field(
+        default=None, description="How the number of workers follows the load; serving.replicas when it is missing."
+    )
+    prepare: Prepare = Field(default=Prepare(), description="The Job that trains and profiles the ramps.")
     storage: Storage = Field(default=Storage(), description="Where the prepared model is kept.")
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "(self.model.task == 'generation') == has(self.serving.protocols.openai)",
+            "task is {model.task}: generation needs serving.protocols.openai, classification has no use for it",
+            lambda spec: (spec.model.task == "generation") == (spec.serving.protocols.openai is not None),
+        ),
+    )
 
 
 class Metadata(BaseModel):
@@ -230,63 +192,33 @@ class Metadata(BaseModel):
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
 
-    name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
-    namespace: str = Field(default="default", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
-    uid: str = "local"
-    generation: int = 1
+    name: str = Field(
+        pattern=NAME,
+        description="Name of the model, in URLs and of everything made for it: at most 40 of a-z, 0-9 and -.",
+    )
+    namespace: str = Field(default="default", pattern=DNS_LABEL, description="Namespace of the model.")
+    uid: str = Field(default="local", description="Set by Kubernetes.")
+    generation: int = Field(default=1, description="Set by Kubernetes: rises when the spec changes.")
 
 
-class RampStatus(_Shape):
-    """One active ramp as the status shows it."""
-
-    ramp: int = Field(ge=0, description="Index in the catalog.")
-    layer: str = Field(default="", description="Name of the layer the ramp reads.")
-    threshold: float = Field(ge=0, le=1, description="Requests with an error score below it exit here; 0 is closed.")
-
-
-class PlanStatus(_Shape):
-    """The plan in force, as status and local mode carry it."""
-
-    revision: int = Field(ge=0)
-    reason: str = ""
-    message: str = ""
-    decided_at: str = ""
-    catalog: str = ""
-    ramps: tuple[RampStatus, ...] = ()
-
-    @classmethod
-    def of(
-        cls, plan: Plan, layers: tuple[str, ...] = (), *, reason: str = "", message: str = "", decided_at: str = ""
-    ) -> PlanStatus:
-        """The status shape of a core plan; `layers` are the catalog's names."""
-        ramps = tuple(
-            RampStatus(ramp=s.ramp, layer=layers[s.ramp] if s.ramp < len(layers) else "", threshold=s.threshold)
-            for s in plan.ramps
-        )
-        return cls(
-            revision=plan.revision,
-            reason=reason,
-            message=message,
-            decided_at=decided_at,
-            catalog=plan.catalog,
-            ramps=ramps,
-        )
-
-    def to_plan(self) -> Plan:
-        """The core plan. Raises InvalidPlan."""
-        return Plan(self.revision, tuple(RampSetting(r.ramp, r.threshold) for r in self.ramps), self.catalog)
-
-
-class EarlyExitModel(BaseModel):
+class EarlyExitModel(Shape):
     """A model that is served with early exits."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
-
-    api_version: Literal["apparate.dev/v1alpha1"] = "apparate.dev/v1alpha1"
-    kind: Literal["EarlyExitModel"] = "EarlyExitModel"
-    metadata: Metadata
-    spec: Spec
-    status: dict[str, Any] | None = None
+    api_version: Literal["apparate.dev/v1alpha1"] = Field(
+        default="apparate.dev/v1alpha1", description="Version of this shape."
+    )
+    kind: Literal["EarlyExitModel"] = Field(default="EarlyExitModel", description="Kind of the object.")
+    metadata: Metadata = Field(description="Name and namespace.")
+    spec: Spec = Field(description="What is asked for.")
+    status: Status | None = Field(default=None, description="What is there.")
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            f"self.metadata.name.matches('{NAME}')",
+            "metadata.name is {metadata.name}, must be at most 40 of a-z, 0-9 and -, and start with a letter: "
+            "what is made for the model is named after it",
+            lambda model: bool(re.match(NAME, model.metadata.name)),  # Metadata has looked already
+        ),
+    )
 
     @property
     def key(self) -> str:

@@ -36,3 +36,8 @@ def state_key(model: str) -> str:
 def worker_key(model: str, worker: str) -> str:
     """Heartbeat of one worker: JSON with plan revision and in-flight requests, with expiry."""
     return f"apparate:{{{model}}}:worker:{worker}"
+
+
+def workers_key(model: str) -> str:
+    """Set of the names of a model's workers: those that are heard of, and some that are no more."""
+    return f"apparate:{{{model}}}:workers"

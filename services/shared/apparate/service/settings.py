@@ -33,6 +33,8 @@ class ServiceSettings(BaseSettings):
             return cls(**{**values, **overrides})
         except ValidationError as error:
             first = error.errors()[0]
+            if not first["loc"]:  # a rule between several of them, whose message names them
+                raise InvalidSettings(first["msg"].removeprefix("Value error, ")) from None
             name = cls.prefix + "_".join(str(part) for part in first["loc"]).upper()
             raise InvalidSettings(f"{name} is {first.get('input')!r}: {first['msg']}") from None
 

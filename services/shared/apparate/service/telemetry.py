@@ -21,6 +21,7 @@ class Telemetry:
     def __init__(self, metrics: tuple[Metric, ...], constant: dict[str, str] | None = None) -> None:
         self.registry = CollectorRegistry()
         self._constant = constant or {}
+        self._labels = {m.name: m.labels for m in metrics}
         self._objects = {m.name: self._build(m) for m in metrics}
 
     def _build(self, metric: Metric) -> Any:
@@ -36,6 +37,12 @@ class Telemetry:
         found = self._objects[name]
         values = {**self._constant, **labels}
         return found.labels(**values) if values else found
+
+    def forget(self, **labels: str) -> None:
+        """Drop what is known under these labels from every metric that has them: what they name is gone."""
+        for name, metric in self._objects.items():
+            if labels.keys() <= set(self._labels[name]):
+                metric.remove_by_labels(labels)
 
     def render(self) -> bytes:
         """The text exposition for /metrics."""

@@ -12,7 +12,7 @@ class InvalidSource(ModelError):
 
 
 class UnsupportedModel(ModelError):
-    """The model loads, but its graph cannot be traced or cut."""
+    """A task that is not served, or a model that loads but whose graph cannot be traced or cut."""
 
 
 class InvalidBootstrap(ModelError):

@@ -21,7 +21,7 @@ from apparate_worker.model.graph import sites, trace
 from apparate_worker.model.memory import keep_freed_memory
 from apparate_worker.model.ramps import RampHead, RampShape, Tail, describe
 from apparate_worker.model.segments import SegmentedModel, assemble, compile_source
-from apparate_worker.model.sources import load_source, source_sha256
+from apparate_worker.model.sources import check_sha256, load_source, source_sha256
 from apparate_worker.model.store import (
     load_cut,
     load_ramps,
@@ -55,6 +55,8 @@ def prepare(document: Document, *, progress: Progress = quiet, force: bool = Fal
     resumed after its last finished stage. Raises ModelError that names what is wrong.
     """
     spec = document.model.spec
+    if spec.model.task != "classification":
+        raise UnsupportedModel(f"spec.model.task is {spec.model.task}: this version serves only classification")
     device = torch.device(_device(spec.serving.device))
     torch.set_num_threads(spec.serving.threads)
     with alone(document.prepared, progress):
@@ -64,6 +66,7 @@ def prepare(document: Document, *, progress: Progress = quiet, force: bool = Fal
 def _prepare(document: Document, device: torch.device, progress: Progress, force: bool) -> RampCatalog:
     spec, folder = document.model.spec, document.prepared
     data = load_bootstrap(document.bootstrap_data, spec.model.inputs, spec.bootstrap.max_records)
+    check_sha256(document.bootstrap_data, spec.bootstrap.sha256)
     key = preparation_key(document, device)
     if not force and (done := _done(folder, key)) is not None:
         progress(Step("ready", 1.0, f"{folder} is prepared already"))
@@ -94,8 +97,8 @@ def preparation_key(document: Document, device: torch.device) -> str:
     content = {
         "version": VERSION,
         "torch": torch.__version__,
-        "model": spec.model.model_dump(mode="json"),
-        "bootstrap": spec.bootstrap.model_dump(mode="json"),
+        "model": spec.model.model_dump(mode="json", exclude={"credentials"}),
+        "bootstrap": spec.bootstrap.model_dump(mode="json", exclude={"credentials"}),
         "overhead": spec.budget.ramp_overhead,
         "serving": [spec.serving.max_batch, spec.serving.threads, str(device)],
         "source": source,

@@ -1,0 +1,97 @@
+"""The operator process: settings, client, servers, watches and work, put together here and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+
+import kopf
+
+from apparate.contract.metrics import OPERATOR
+from apparate.service.kube import InvalidKubeconfig, KubeClient, from_kubeconfig, in_cluster
+from apparate.service.settings import InvalidSettings
+from apparate.service.telemetry import Telemetry, configure_logging, get_logger
+from apparate_operator import handlers
+from apparate_operator.health import Health, serve
+from apparate_operator.operator import Operator
+from apparate_operator.settings import OperatorSettings
+from apparate_operator.start import ready_to_start
+
+USAGE = 2  # exit status: cannot start as asked
+log = get_logger(__name__)
+
+
+def main() -> int:
+    """Run until SIGTERM or SIGINT; 2 with one line that says why when it cannot start as asked."""
+    try:
+        settings = OperatorSettings.load()
+        client = client_of(settings)
+    except (InvalidSettings, InvalidKubeconfig) as error:
+        print(f"apparate-operator: {error}", file=sys.stderr)
+        return USAGE
+    configure_logging(settings.log_level, "operator")
+    if settings.kubeconfig:
+        os.environ["KUBECONFIG"] = settings.kubeconfig  # kopf's own reader looks there
+    with contextlib.closing(client):
+        try:
+            asyncio.run(run(settings, client))
+        except OSError as error:
+            print(f"apparate-operator: EEM_OPERATOR_HEALTH_PORT {settings.health_port}: {error}", file=sys.stderr)
+            return USAGE
+    return 0
+
+
+def client_of(settings: OperatorSettings) -> KubeClient:
+    """The pod's own identity, or outside of a pod that of a kubeconfig. Raises InvalidKubeconfig."""
+    if settings.kubeconfig:
+        return from_kubeconfig(settings.kubeconfig)[0]
+    try:
+        return in_cluster()
+    except InvalidKubeconfig:
+        return from_kubeconfig()[0]
+
+
+async def run(settings: OperatorSettings, client: KubeClient) -> None:
+    """Serve health from the start, wait for what is needed, then watch and, as the leader, work."""
+    telemetry, health = Telemetry(OPERATOR), Health()
+    operator = Operator(settings, client, telemetry, health)
+    server, port = await serve(health, telemetry.render, settings.host, settings.health_port)
+    print(json.dumps({"name": settings.name, "health": port}), flush=True)
+    try:
+        await ready_to_start(operator.cluster, health)
+        await work(operator, settings)
+    finally:
+        operator.close()
+        await server.cleanup()
+
+
+async def work(operator: Operator, settings: OperatorSettings) -> None:
+    """Watch and work until a signal comes; kopf takes the signals."""
+    leading = asyncio.create_task(operator.run(), name="operator")
+    watching = asyncio.create_task(
+        kopf.operator(
+            registry=kopf.get_default_registry(),
+            settings=handlers.kopf_settings(settings),
+            memo=kopf.Memo(operator=operator),
+            standalone=True,
+            clusterwide=not settings.namespaces,
+            namespaces=settings.namespaces,
+        ),
+        name="kopf",
+    )
+    try:
+        await asyncio.wait({leading, watching}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (leading, watching):
+            task.cancel()
+        results = await asyncio.gather(leading, watching, return_exceptions=True)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

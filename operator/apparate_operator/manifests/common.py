@@ -1,0 +1,99 @@
+"""Names, labels and metadata of everything that is made for a model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from apparate.contract.labels import COMPONENT, MODEL_LABEL
+from apparate.contract.labels import labels as shared_labels
+from apparate.contract.resource import EarlyExitModel
+from apparate_operator.kinds import APPLIED, Json, Kind
+
+PREPARED = "/prepared"
+"""Where pods have the store of prepared models."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What is the same for all models: what the operator was told, and what the cluster offers."""
+
+    worker_image: str
+    redis_url: str = ""
+    redis_secret: str = ""
+    apis: frozenset[str] = frozenset()
+    """API groups of the cluster."""
+
+    @property
+    def openshift(self) -> bool:
+        """Whether the cluster chooses the users that pods run as."""
+        return "security.openshift.io" in self.apis
+
+    def has(self, kind: Kind) -> bool:
+        """Whether the cluster has the API of a kind."""
+        return not kind.group_needed or kind.group_needed in self.apis
+
+
+def child_name(model: EarlyExitModel, suffix: str = "") -> str:
+    """The name of something made for a model. Models have at most 40 characters, so that all names fit into 63."""
+    name = f"{model.metadata.name}-{suffix}" if suffix else model.metadata.name
+    if len(name) > 63:
+        raise ValueError(f"name {name} has {len(name)} characters, allowed are 63")
+    return name
+
+
+def selector(model: EarlyExitModel, component: str) -> dict[str, str]:
+    """The labels that pods of one component have, and no others."""
+    return {MODEL_LABEL: model.metadata.name, COMPONENT: component}
+
+
+def labels(model: EarlyExitModel, component: str) -> dict[str, str]:
+    """The labels of everything made for a model."""
+    return shared_labels(model.metadata.name, model.metadata.uid, component)
+
+
+def owner(model: EarlyExitModel) -> Json:
+    """The reference by which Kubernetes deletes what was made for a model together with it.
+
+    Without blockOwnerDeletion: it would need the right to change finalizers of models on some clusters.
+    """
+    return {
+        "apiVersion": model.api_version,
+        "kind": model.kind,
+        "name": model.metadata.name,
+        "uid": model.metadata.uid,
+        "controller": True,
+    }
+
+
+def manifest(
+    kind: Kind,
+    model: EarlyExitModel,
+    name: str,
+    component: str,
+    *,
+    annotations: Mapping[str, str] | None = None,
+    **parts: Json | list[Json] | bool,
+) -> Json:
+    """An object that belongs to a model, with the hash of itself as an annotation."""
+    body: Json = {
+        "apiVersion": kind.api,
+        "kind": kind.name,
+        "metadata": {
+            "name": name,
+            "namespace": model.metadata.namespace,
+            "labels": labels(model, component),
+            "annotations": dict(annotations or {}),
+            "ownerReferences": [owner(model)],
+        },
+        **parts,
+    }
+    body["metadata"]["annotations"][APPLIED] = digest(body)
+    return body
+
+
+def digest(body: object) -> str:
+    """A short hash of plain data."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,138 @@
+"""Why pods do not do what they are for, in the pods' own words, and what a user can do about it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from apparate.contract.conditions import Reason
+from apparate_operator.kinds import Json
+
+MESSAGE_LIMIT = 1000  # characters of what a pod said; a whole traceback helps nobody in a table
+CANNOT_START = 2  # exit status of a worker that was asked for something it cannot do
+RESOURCE = re.compile(r"Insufficient ([a-z0-9./-]+)")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One reason with its sentence; `weight` says which of several is told: the one nearest to the cause."""
+
+    reason: str
+    message: str
+    weight: int
+
+
+_WAITING: Mapping[str, tuple[str, int, str]] = {
+    "ImagePullBackOff": (Reason.IMAGE_PULL, 60, "check spec.serving.image and template.imagePullSecrets"),
+    "ErrImagePull": (Reason.IMAGE_PULL, 60, "check spec.serving.image and template.imagePullSecrets"),
+    "ErrImageNeverPull": (Reason.IMAGE_PULL, 60, "the image is not on the node and its pull policy is Never"),
+    "InvalidImageName": (Reason.IMAGE_NAME, 60, "correct spec.serving.image"),
+    "CreateContainerConfigError": (Reason.CONTAINER_CONFIG, 60, "check the Secrets and ConfigMaps that the pod names"),
+    "CrashLoopBackOff": (Reason.CRASH_LOOP, 50, "see `kubectl logs --previous`"),
+}
+
+
+def worst(pods: Iterable[Json]) -> Problem | None:
+    """The problem of some pods that explains most; None when they have none."""
+    found = [problem for pod in pods for problem in problems(pod)]
+    return max(found, key=lambda one: (one.weight, one.message), default=None)
+
+
+def problems(pod: Json) -> Iterator[Problem]:
+    """What keeps one pod from its work."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return
+    name, status = pod["metadata"]["name"], pod["status"]
+    for condition in status.get("conditions", ()):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            yield _unscheduled(name, str(condition.get("reason", "")), str(condition.get("message", "")))
+    for container in status.get("containers", ()):
+        yield from _container(name, container)
+    if status.get("phase") == "Failed" and status.get("reason"):  # evicted, or refused by the node
+        yield Problem(str(status["reason"]), f"{name}: {_short(status.get('message', ''))}", 40)
+
+
+def _unscheduled(pod: str, reason: str, said: str) -> Problem:
+    lacking = RESOURCE.search(said)
+    if lacking:
+        step = f"free {lacking[1]} on a node, add a node that has it, or ask for less"
+    elif "taint" in said:
+        step = "add a toleration to the pod template, or a node without the taint"
+    elif "selector" in said or "affinity" in said:
+        step = "check nodeSelector and affinity of the pod template"
+    elif "persistentvolumeclaim" in said.lower():
+        step = "see `kubectl describe pvc`"
+    else:
+        step = f"see `kubectl describe pod {pod}`"
+    kind = reason if reason and reason != "Unschedulable" else Reason.UNSCHEDULABLE
+    return Problem(str(kind), f"{pod} cannot be scheduled: {_short(said)}; {step}", 45)
+
+
+def _container(pod: str, container: Mapping[str, Any]) -> Iterator[Problem]:
+    state, last = container.get("state") or {}, container.get("lastState") or {}
+    ended = state.get("terminated") or last.get("terminated")
+    if ended is not None and ended.get("exitCode", 0) != 0 and not container.get("ready"):
+        yield _ended(pod, ended, int(container.get("restartCount", 0)))
+    waiting = state.get("waiting")
+    if waiting and waiting.get("reason") in _WAITING:
+        reason, weight, step = _WAITING[waiting["reason"]]
+        said = _short(waiting.get("message", ""))
+        if reason == Reason.CONTAINER_CONFIG:
+            reason = _missing_secret(said) or reason
+        yield Problem(str(reason), f"{pod}: {said}; {step}" if said else f"{pod}; {step}", weight)
+
+
+def _missing_secret(said: str) -> str | None:
+    if "secret" not in said.lower():
+        return None
+    return Reason.SECRET_LACKS_KEY if "couldn't find key" in said.lower() else Reason.SECRET_NOT_FOUND
+
+
+def _ended(pod: str, ended: Mapping[str, Any], restarts: int) -> Problem:
+    """A container that stopped by itself: its own words weigh more than `CrashLoopBackOff`, which says only that."""
+    times = f", {restarts} restarts" if restarts else ""
+    if ended.get("reason") == "OOMKilled":
+        text = f"{pod} was killed for its memory{times}; raise resources.limits.memory or take a smaller maxBatch"
+        return Problem(Reason.OUT_OF_MEMORY, text, 70)
+    told = told_by(str(ended.get("message") or ""))
+    if told is not None:
+        return Problem(told[0], f"{pod}: {told[1]}", 65)
+    code, said = int(ended.get("exitCode", 1)), _short(_last_words(str(ended.get("message") or "")))
+    if code == CANNOT_START:
+        return Problem(Reason.MODEL_LOAD_FAILED, f"{pod}: {said or 'exit status 2'}{times}", 65)
+    return Problem(Reason.CRASH_LOOP, f"{pod} ended with status {code}{times}: {said or 'it said nothing'}", 52)
+
+
+def told_by(message: str) -> tuple[str, str] | None:
+    """Reason and sentence that a preparation left as its termination message."""
+    try:
+        found = json.loads(message)
+        return str(found["reason"]), str(found["message"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _last_words(message: str) -> str:
+    """The error of the last line of a log in JSON, else the line."""
+    for line in reversed([one for one in message.splitlines() if one.strip()]):
+        try:
+            said = json.loads(line)
+        except ValueError:
+            return line.strip()
+        if isinstance(said, dict) and (text := said.get("error") or said.get("event")):
+            return str(text)
+    return ""
+
+
+def lacking(message: str) -> str:
+    """The resource that a scheduler's message says there is not enough of; empty when it says something else."""
+    found = RESOURCE.search(message)
+    return found[1] if found else ""
+
+
+def _short(text: object) -> str:
+    said = " ".join(str(text).split()).rstrip(".;")
+    return said if len(said) <= MESSAGE_LIMIT else said[: MESSAGE_LIMIT - 3] + "..."

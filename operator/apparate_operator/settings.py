@@ -1,0 +1,75 @@
+"""The operator's settings, from environment variables with the prefix EEM_OPERATOR_."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import NoDecode
+
+from apparate.service.settings import ServiceSettings
+
+
+def _own_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+class OperatorSettings(ServiceSettings):
+    """Read once in __main__ and passed down."""
+
+    prefix: ClassVar[str] = "EEM_OPERATOR_"
+
+    namespaces: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Comma-separated namespaces whose models are looked after; empty: all."
+    )
+    worker_image: str = Field(
+        min_length=1,
+        max_length=512,
+        description="Image of workers and prepare Jobs where spec.serving.image is not set.",
+    )
+    redis_url: str = Field(
+        default="", description="Redis that workers send feedback to; empty: workers serve the plain model."
+    )
+    redis_secret: str = Field(
+        default="",
+        max_length=253,
+        description="Secret in the namespace of each model with the Redis URL under `url`, and under `ca.crt` the CA "
+        "of a rediss:// server if it has its own; used instead of the URL above.",
+    )
+    lease_namespace: str = Field(
+        default="default", min_length=1, max_length=63, description="Namespace of the Lease that the leader holds."
+    )
+    lease_name: str = Field(
+        default="apparate-operator", min_length=1, max_length=63, description="Name of the Lease that the leader holds."
+    )
+    name: str = Field(
+        default_factory=_own_name, min_length=1, max_length=253, description="Name of this replica in the Lease."
+    )
+    host: str = Field(default="0.0.0.0", description="Address that /healthz, /readyz and /metrics listen on.")
+    health_port: int = Field(
+        default=8080, ge=0, le=65535, description="TCP port of /healthz, /readyz and /metrics; 0 picks a free one."
+    )
+    resync_seconds: float = Field(
+        default=300.0,
+        ge=1,
+        le=86_400,
+        description="Everything is listed and looked at anew so often, whatever was watched, in seconds.",
+    )
+    watch_seconds: int = Field(
+        default=50,
+        ge=2,
+        le=3600,
+        description="Longest time of one watch request, in seconds; one that says nothing 5 s longer is given up.",
+    )
+    workers: int = Field(default=6, ge=1, le=64, description="Models that are worked on at the same time.")
+    kubeconfig: str = Field(
+        default="", description="Kubeconfig file; empty: the pod's own token, or outside of a pod $KUBECONFIG."
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Least level logged.")
+
+    @field_validator("namespaces", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

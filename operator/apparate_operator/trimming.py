@@ -1,0 +1,71 @@
+"""What is remembered of an object: the few fields that decisions read, so that thousands fit into memory."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from apparate.contract.labels import PREFIX
+from apparate_operator.kinds import CONFIG_MAP, DEPLOYMENT, JOB, MODEL, POD, Json, Kind
+
+KEPT_LABELS = ("app.kubernetes.io/component",)
+
+
+def trim(kind: Kind, body: Mapping[str, Any]) -> Json:
+    """The part of an object that decisions read; metadata, and what `_PARTS` says of its kind."""
+    found = {"metadata": _metadata(body.get("metadata") or {}, whole_labels=kind is MODEL)}
+    part = _PARTS.get(kind)
+    return found | part(body) if part is not None else found
+
+
+def _metadata(meta: Mapping[str, Any], *, whole_labels: bool) -> Json:
+    kept: Json = {
+        name: meta[name]
+        for name in ("name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp")
+        if meta.get(name) is not None
+    }
+    for name in ("labels", "annotations"):
+        ours = {k: v for k, v in (meta.get(name) or {}).items() if k.startswith(PREFIX) or k in KEPT_LABELS}
+        if ours and not (whole_labels and name == "labels"):
+            kept[name] = ours
+    return kept
+
+
+def _model(body: Mapping[str, Any]) -> Json:
+    return {name: body[name] for name in ("apiVersion", "kind", "spec", "status") if name in body}
+
+
+def _deployment(body: Mapping[str, Any]) -> Json:
+    return {"spec": {"replicas": body["spec"].get("replicas", 1)}, "status": body.get("status") or {}}
+
+
+def _job(body: Mapping[str, Any]) -> Json:
+    status = body.get("status") or {}
+    return {
+        "status": {name: status[name] for name in ("conditions", "active", "succeeded", "failed") if name in status}
+    }
+
+
+def _pod(body: Mapping[str, Any]) -> Json:
+    status = body.get("status") or {}
+    conditions = [c for c in status.get("conditions") or () if c.get("type") in ("PodScheduled", "Ready")]
+    containers = [
+        {name: one[name] for name in ("name", "ready", "restartCount", "state", "lastState") if name in one}
+        for key in ("initContainerStatuses", "containerStatuses")
+        for one in status.get(key) or ()
+    ]
+    kept = {name: status[name] for name in ("phase", "reason", "message") if name in status}
+    return {"status": kept | {"conditions": conditions, "containers": containers}}
+
+
+def _config_map(body: Mapping[str, Any]) -> Json:
+    """A catalog has thousands of numbers; packed, a thousand of them are a few megabytes."""
+    data = body.get("data") or {}
+    kept: Json = {"progress": data["progress.json"]} if "progress.json" in data else {}
+    if "catalog.json" in data:
+        kept["catalog"] = zlib.compress(data["catalog.json"].encode())
+    return kept
+
+
+_PARTS = {MODEL: _model, DEPLOYMENT: _deployment, JOB: _job, POD: _pod, CONFIG_MAP: _config_map}

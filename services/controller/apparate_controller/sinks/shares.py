@@ -1,0 +1,31 @@
+"""The controller's share of a status as plain data: what it is, and what of it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from apparate.contract.conditions import CONTROLLER, ConditionType
+from apparate.service.kube import Json
+
+TYPES = frozenset(str(kind) for kind in ConditionType if kind.writer == CONTROLLER)
+WHOLE = ("plan", "history", "observed", "delivery")
+KEYS = {"history": "revision", "ramps": "ramp", "conditions": "type"}
+
+
+def share_in(thing: Mapping[str, Any]) -> Json:
+    """The controller's share of an object's status."""
+    status = thing.get("status") or {}
+    conditions = [one for one in status.get("conditions", ()) if one.get("type") in TYPES]
+    share = {name: status[name] for name in WHOLE if status.get(name)}
+    return share | ({"conditions": conditions} if conditions else {})
+
+
+def in_order(value: Any, name: str = "") -> Any:
+    """The same data with lists that are maps in the order of their keys, so that equal shares compare equal."""
+    if isinstance(value, Mapping):
+        return {key: in_order(part, key) for key, part in value.items()}
+    if isinstance(value, list):
+        parts = [in_order(part) for part in value]
+        return sorted(parts, key=lambda part: part.get(KEYS[name], "")) if name in KEYS else parts
+    return value

@@ -1,0 +1,105 @@
+"""What the HTTP API answers with."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from apparate.contract.resource import PlanStatus
+
+
+class _View(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class Error(_View):
+    """Why a request was not answered."""
+
+    detail: str
+
+
+class Delivery(_View):
+    """How far the plan in force has come."""
+
+    revision: int = Field(description="Of the plan in force; 0 before the first.")
+    workers: int = Field(description="Live workers.")
+    updated_workers: int = Field(description="Live workers that run this revision.")
+
+
+class Summary(_View):
+    """One model in a line."""
+
+    namespace: str
+    name: str
+    ready: bool = Field(description="Its feedback is read.")
+    reason: str = Field(description="Why not, when it is not ready.")
+    delivery: Delivery
+    records: int = Field(description="Feedback records taken since the model's feedback was first read.")
+
+
+class ModelList(_View):
+    """All models."""
+
+    models: list[Summary]
+
+
+class Worker(_View):
+    """One live worker."""
+
+    name: str
+    revision: int = Field(description="Of the plan it runs.")
+    in_flight: int = Field(description="Requests that it has accepted and not answered.")
+    guarded: bool = Field(description="Its guard has closed the exits.")
+    served: int = Field(description="Requests that it has answered since it started.")
+    refused: str = Field(description="Why it does not run the last plan it was given; empty when it does.")
+    refused_revision: int = Field(description="Revision of the plan it refused; 0 when there is none.")
+
+
+class Counts(_View):
+    """Feedback since it was first read, over restarts."""
+
+    batches: int
+    records: int
+    duplicates: int = Field(description="Batches that came again and were dropped.")
+    lost: int = Field(description="Batches missing in their worker's numbers.")
+    refused: int = Field(description="Entries that could not be used.")
+    lag: int = Field(description="Stream entries not yet read.")
+    pending: int = Field(description="Stream entries read and not yet acked.")
+
+
+class DecisionView(_View):
+    """One decision."""
+
+    at: str
+    reason: str
+    message: str
+    revision: int | None = Field(description="Of the new plan; null when the plan in force stayed.")
+    times: int = Field(description="Decisions with this reason in a row that changed no plan.")
+    samples: int
+    loss: float
+    loss_upper: float
+    saving: float
+    exit_rate: float
+
+
+class ModelView(Summary):
+    """One model with all that is known of it."""
+
+    paused: bool = Field(description="Adaptation stands still; plans stay as they are.")
+    catalog: str | None = Field(description="Digest of the catalog in use.")
+    plan: PlanStatus = Field(description="The plan in force; revision 0 is the plain model, before the first.")
+    window: dict[str, Any] = Field(description="Records in the window, its size, and records ever added.")
+    observed: dict[str, Any] = Field(description="What the last decision saw of the plan in force.")
+    ramps: list[dict[str, Any]] = Field(description="What each active ramp does on the window.")
+    decisions: list[DecisionView] = Field(description="Newest first.")
+    feedback: Counts
+    workers: list[Worker]
+
+
+class Health(_View):
+    """A probe's answer."""
+
+    status: Literal["ok", "failing"]
+    problems: dict[str, str] = Field(description="By model, what is in the way.")

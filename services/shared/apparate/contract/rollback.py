@@ -1,0 +1,30 @@
+"""Plans that were in force before, and one of them in force again: under a new revision, as workers refuse old ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from apparate.adaptation.policy import Reason
+from apparate.contract.resource import PlanStatus
+
+HISTORY = 10
+"""Plans kept to roll back to; the resource has no room for more."""
+Json = dict[str, Any]
+
+
+def rolled_back(old: PlanStatus, revision: int, now: str) -> PlanStatus:
+    """The plan `old` under `revision`, decided at `now` (RFC 3339) by a person."""
+    message = f"revision {old.revision} again, as somebody asked"
+    return old.model_copy(
+        update={"revision": revision, "reason": Reason.ROLLED_BACK.value, "message": message, "decided_at": now}
+    )
+
+
+def history_with(history: Iterable[Json], replaced: Json | None, in_force: int) -> list[Json]:
+    """Plans that were in force before revision `in_force`, newest first; `replaced` is the last of them."""
+    known = {int(plan["revision"]): plan for plan in history}
+    if replaced and replaced.get("revision"):
+        known[int(replaced["revision"])] = replaced
+    known.pop(in_force, None)
+    return [known[revision] for revision in sorted(known, reverse=True)[:HISTORY]]

@@ -1,0 +1,185 @@
+"""How a model is served: batching, faces, pods, rollout, and how the number of workers follows the load."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from apparate.contract.pods import Gpu, PodTemplate, Resources
+from apparate.contract.shape import ListMap, Rule, Shape
+
+PORT_0 = "port is 0: any free port is for local mode; here it must be 1..65535"
+
+
+class Slo(Shape):
+    """Latency objective."""
+
+    latency_ms: float = Field(gt=0, le=3_600_000, description="Answers are wanted within this many milliseconds.")
+
+
+class HttpProtocol(Shape):
+    """Open Inference Protocol over HTTP."""
+
+    port: int = Field(default=8080, ge=0, le=65535, description="TCP port; 0 picks a free one, in local mode only.")
+    max_body_bytes: int = Field(
+        default=64 * 2**20, ge=1024, le=2**31 - 1, description="Largest request body, in bytes; above it 413."
+    )
+    rules: ClassVar[tuple[Rule, ...]] = (Rule("self.port != 0", PORT_0, None),)
+
+
+class GrpcProtocol(Shape):
+    """Open Inference Protocol over gRPC."""
+
+    port: int = Field(default=9000, ge=0, le=65535, description="TCP port; 0 picks a free one, in local mode only.")
+    max_message_bytes: int = Field(
+        default=64 * 2**20, ge=1024, le=2**31 - 1, description="Largest message, in bytes; above it RESOURCE_EXHAUSTED."
+    )
+    rules: ClassVar[tuple[Rule, ...]] = (Rule("self.port != 0", PORT_0, None),)
+
+
+class OpenAiProtocol(Shape):
+    """OpenAI-compatible completions on the HTTP port, for the task generation."""
+
+    max_tokens: int = Field(default=1024, ge=1, le=1_048_576, description="Most new tokens of one answer.")
+
+
+class Protocols(Shape):
+    """The faces a worker shows."""
+
+    http: HttpProtocol = Field(default=HttpProtocol(), description="HTTP face.")
+    grpc: GrpcProtocol = Field(default=GrpcProtocol(), description="gRPC face.")
+    openai: OpenAiProtocol | None = Field(
+        default=None, description="OpenAI-compatible face; wanted by, and only for, the task generation."
+    )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.http.port != self.grpc.port || self.http.port == 0",
+            "http.port and grpc.port are both {http.port}, must differ",
+            lambda faces: faces.http.port != faces.grpc.port or faces.http.port == 0,
+        ),
+    )
+
+
+class Rollout(Shape):
+    """How workers are replaced when the model, the image or the pods change. Plans never restart a worker."""
+
+    strategy: Literal["auto", "surge", "recreate"] = Field(
+        default="auto",
+        description="surge: a new worker first, then an old one goes. recreate: old ones first, for GPUs that have no "
+        "spare. auto: one old worker first when the workers ask for GPUs, else surge.",
+    )
+
+
+class Serving(Shape):
+    """How the model is served."""
+
+    replicas: int = Field(
+        default=1, ge=0, le=1000, description="Number of workers; with autoscaling only where it starts."
+    )
+    mode: Literal["report"] = Field(
+        default="report",
+        description="report: an answer leaves at its ramp, the batch is computed to the end, throughput is unchanged.",
+    )
+    max_batch: int = Field(
+        default=8, ge=1, le=64, description="Most requests in one pass; also the largest profiled size."
+    )
+    max_delay_ms: float = Field(
+        default=0.0,
+        ge=0,
+        le=10_000,
+        description="Longest wait of the oldest request for more to batch with, in milliseconds; 0: never wait.",
+    )
+    max_queue: int = Field(default=1024, ge=1, le=1_000_000, description="Most waiting requests; above it 429.")
+    timeout_ms: float = Field(
+        default=30_000, gt=0, le=3_600_000, description="Longest wait in the queue, in milliseconds; above it 504."
+    )
+    threads: int = Field(default=1, ge=1, le=256, description="CPU threads of one pass.")
+    device: str = Field(
+        default="auto",
+        max_length=16,
+        pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
+        description="auto takes a GPU when there is one.",
+    )
+    drain_seconds: float = Field(
+        default=30.0, ge=0, le=3600, description="Longest time to finish accepted requests after SIGTERM, in seconds."
+    )
+    load_timeout_seconds: int = Field(
+        default=600, ge=10, le=86_400, description="Longest time a worker may take from start to ready, in seconds."
+    )
+    slo: Slo | None = Field(default=None, description="Latency objective, for dashboards and batching.")
+    protocols: Protocols = Field(default=Protocols(), description="The faces a worker shows.")
+    image: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=512,
+        description="Image of the workers and of the prepare Job; the operator's own when it is missing.",
+    )
+    gpu: Gpu | None = Field(default=None, description="GPUs of each worker; none when it is missing.")
+    resources: Resources = Field(default=Resources(), description="Requests and limits of each worker.")
+    template: PodTemplate = Field(default=PodTemplate(), description="What is added to the worker pods.")
+    rollout: Rollout = Field(default=Rollout(), description="How workers are replaced.")
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.device != 'cpu' || !has(self.gpu)",
+            "serving.device is cpu and serving.gpu asks for a GPU: leave one of them out",
+            lambda serving: serving.device != "cpu" or serving.gpu is None,
+        ),
+    )
+
+
+class Target(Shape):
+    """A load of one worker that the number of workers is kept for."""
+
+    metric: Literal["cpu", "waiting", "inFlight"] = Field(
+        description="cpu: used share of the requested CPU. waiting: requests that wait for a pass "
+        "(apparate_waiting_requests). inFlight: requests accepted and not answered (apparate_in_flight_requests)."
+    )
+    value: float = Field(
+        gt=0, le=1_000_000, description="Wanted average of a worker: a share for cpu, else a number of requests."
+    )
+
+
+class Autoscaling(Shape):
+    """How the number of workers follows the load. Without this part serving.replicas is what runs."""
+
+    kind: Literal["hpa", "keda"] = Field(
+        default="hpa",
+        description="hpa: a HorizontalPodAutoscaler; other metrics than cpu need a custom metrics adapter. keda: a "
+        "ScaledObject; needs KEDA.",
+    )
+    min_replicas: int = Field(default=1, ge=0, le=1000, description="Fewest workers; 0 only with keda.")
+    max_replicas: int = Field(ge=1, le=1000, description="Most workers.")
+    targets: Annotated[tuple[Target, ...], ListMap("metric")] = Field(
+        default=(Target(metric="cpu", value=0.7),), min_length=1, max_length=3, description="What the load is kept at."
+    )
+    prometheus_address: str | None = Field(
+        default=None,
+        max_length=2048,
+        pattern=r"^https?://.+",
+        description="URL of Prometheus, for keda with other metrics than cpu.",
+    )
+    scale_down_stabilization_seconds: int = Field(
+        default=300, ge=0, le=3600, description="How long a lower load must last before workers go, in seconds."
+    )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.minReplicas <= self.maxReplicas",
+            "minReplicas is {minReplicas}, must not be above maxReplicas, which is {maxReplicas}",
+            lambda scaling: scaling.min_replicas <= scaling.max_replicas,
+        ),
+        Rule(
+            "self.minReplicas > 0 || self.kind == 'keda'",
+            "minReplicas is 0: only kind keda can scale to zero",
+            lambda scaling: scaling.min_replicas > 0 or scaling.kind == "keda",
+        ),
+        Rule(
+            "self.kind != 'keda' || has(self.prometheusAddress) || self.targets.all(t, t.metric == 'cpu')",
+            "kind keda needs prometheusAddress for other metrics than cpu",
+            lambda scaling: (
+                scaling.kind != "keda"
+                or scaling.prometheus_address is not None
+                or all(target.metric == "cpu" for target in scaling.targets)
+            ),
+        ),
+    )

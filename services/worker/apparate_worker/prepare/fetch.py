@@ -1,0 +1,34 @@
+"""`python -m apparate_worker.prepare.fetch URL FOLDER`: a prepared model from S3, before a worker starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from apparate_worker.prepare.failures import PrepareFailure
+from apparate_worker.prepare.publishing import tell_end
+from apparate_worker.prepare.sources import STORE, secrets_of
+from apparate_worker.prepare.transfer import download_s3
+
+TERMINATION_LOG = Path("/dev/termination-log")
+
+
+def main() -> int:
+    """Fetch and say in one line why not; the exit status."""
+    if len(sys.argv) != 3:
+        print("usage: python -m apparate_worker.prepare.fetch URL FOLDER", file=sys.stderr)
+        return 2
+    url, folder = sys.argv[1], Path(sys.argv[2])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        download_s3(url, folder, secrets_of(STORE, os.environ))
+    except PrepareFailure as failure:
+        tell_end(TERMINATION_LOG, failure)
+        print(f"error: {failure}", file=sys.stderr)
+        return failure.status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

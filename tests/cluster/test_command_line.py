@@ -1,0 +1,156 @@
+"""`apparate` and `kubectl apparate` on EarlyExitModels in a real API server."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from apparate.cli.main import PLUGIN, run
+from apparate.contract.resource import PlanStatus
+from apparate.plan import Plan
+from support.control import CATALOG
+from support.objects import Objects
+
+pytestmark = pytest.mark.cluster
+
+
+def a_plan(revision: int, threshold: float = 0.5, catalog: str = CATALOG.digest) -> PlanStatus:
+    plan = Plan.of(revision, [1], [threshold], catalog)
+    return PlanStatus.of(plan, CATALOG.layers, reason="ThresholdsTuned", message="1 ramp opens")
+
+
+def plain(plan: PlanStatus):
+    return plan.model_dump(mode="json", by_alias=True)
+
+
+@pytest.fixture
+def objects(control_plane, namespace, crd):
+    found = Objects(control_plane, namespace)
+    found.create()
+    found.prepare()
+    found.apply(
+        {
+            "plan": plain(a_plan(7, 0.25)),
+            "history": [plain(a_plan(6, 0.75)), plain(a_plan(3, 0.5, "another"))],
+            "delivery": {"revision": 7, "workers": 2, "updatedWorkers": 1},
+            "observed": {
+                "accuracyLoss": {"value": 0.004, "upper": 0.009, "samples": 900},
+                "latencySavedRatio": 0.31,
+                "exitRate": 0.5,
+                "ramps": [{"ramp": 1, "exitRate": 0.5, "agreement": 0.996, "savedMs": 1.234}],
+            },
+            "conditions": [
+                {
+                    "type": "PlanDelivered",
+                    "status": "False",
+                    "reason": "Delivering",
+                    "message": "1 of 2 workers run plan revision 7",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }
+            ],
+        },
+        "m",
+        "apparate-controller",
+    )
+    return found
+
+
+@pytest.fixture
+def cluster(objects):
+    """Options that name the cluster and the namespace."""
+    return ["--kubeconfig", str(objects.cluster.kubeconfig), "-n", objects.namespace]
+
+
+def test_status_shows_plan_delivery_and_what_is_not_as_wished(objects, cluster, capsys):
+    assert run(["status", *cluster]) == 0
+    shown = capsys.readouterr().out
+    wanted = (
+        "/m",
+        "1/2",
+        "50.0 %",
+        "0.4 %",
+        "31.0 %",
+        "ThresholdsTuned: 1 ramp opens",
+        "not PlanDelivered: Delivering",
+    )
+    assert [text for text in wanted if text not in shown] == []
+
+
+def test_status_of_all_namespaces(objects, capsys):
+    assert run(["status", "--kubeconfig", str(objects.cluster.kubeconfig), "-A", "--json"]) == 0
+    assert f"{objects.namespace}/m" in [f"{m['namespace']}/{m['name']}" for m in json.loads(capsys.readouterr().out)]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_exits_shows_each_ramp(whole, objects, cluster, capsys):
+    assert run(["exits", f"{objects.namespace}/m" if whole else "m", *cluster]) == 0
+    shown = capsys.readouterr().out
+    assert [t for t in ("revision 7", "0.2500", "50.0 %", "99.6 %", "1.23 ms") if t not in shown] == []
+
+
+def test_plan_shows_the_one_in_force_and_those_before_it(objects, cluster, capsys):
+    assert run(["plan", "m", *cluster, "--json"]) == 0
+    assert [plan["revision"] for plan in json.loads(capsys.readouterr().out)] == [7, 6, 3]
+
+
+def test_pause_and_resume_change_the_spec(objects, cluster, capsys):
+    assert run(["pause", "m", *cluster]) == 0
+    assert objects.get()["spec"]["adaptation"]["paused"] is True
+    assert run(["resume", "m", *cluster]) == 0
+    assert objects.get()["spec"]["adaptation"]["paused"] is False
+    assert "paused at plan revision 7" in capsys.readouterr().out
+
+
+def test_rollback_puts_an_earlier_plan_in_force_under_a_new_revision(objects, cluster, capsys):
+    assert run(["rollback", "m", "6", *cluster]) == 0
+    assert "revision 6 is in force again, as 8" in capsys.readouterr().out
+    plan = objects.plan()
+    assert (plan["revision"], plan["ramps"][0]["threshold"], plan["reason"]) == (8, 0.75, "RolledBack")
+    assert [one["revision"] for one in objects.status()["history"]] == [7, 6, 3]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["rollback", "m", "5"], "revision 5 is not in the history; there are: 6, 3"),
+        (["rollback", "m", "3"], "revision 3 is for catalog another"),
+        (["exits", "nobody"], "there is no model nobody; models are: "),
+    ],
+)
+def test_what_cannot_be_done_is_told_and_changes_nothing(argv, words, objects, cluster, capsys):
+    assert run([*argv, *cluster]) == 2
+    assert words in capsys.readouterr().err
+    assert objects.plan()["revision"] == 7
+
+
+def test_a_context_that_is_not_there_is_named(objects, capsys):
+    assert run(["status", "--kubeconfig", str(objects.cluster.kubeconfig), "--context", "nowhere"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_an_address_and_a_cluster_exclude_each_other(cluster, capsys):
+    assert run(["status", *cluster, "--url", "http://127.0.0.1:1"]) == 2
+    assert "--url is for local mode" in capsys.readouterr().err
+
+
+def test_the_plugin_has_only_what_works_on_a_cluster(capsys):
+    assert run(["--help"], PLUGIN) == 0
+    shown = capsys.readouterr().out
+    assert "rollback" in shown and "prepare" not in shown and "kubectl apparate" in shown
+
+
+def test_kubectl_finds_it(objects, tmp_path: Path):
+    plugin = tmp_path / "kubectl-apparate"
+    plugin.write_text(f"#!{sys.executable}\nfrom apparate.cli.main import plugin\nplugin()\n")
+    plugin.chmod(plugin.stat().st_mode | stat.S_IXUSR)
+    kubectl = objects.cluster.bin / "kubectl"
+    command = [str(kubectl), "apparate", "status", "-n", objects.namespace, "--json"]
+    environ = {**objects.cluster.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(done.stdout)[0]["plan"]["revision"] == 7

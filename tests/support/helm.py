@@ -1,0 +1,95 @@
+"""Helm as tests use it: real binaries, the project's chart, a cluster of `support.kube`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CHART = Path(__file__).resolve().parents[2] / "charts" / "apparate"
+WITHIN_S = 90
+
+
+class HelmFailed(RuntimeError):
+    """Helm ended with an error; the text is what it said."""
+
+
+class Helm:
+    """One helm binary, with the kubeconfig and home that `environ` names."""
+
+    def __init__(self, binary: Path, environ: Mapping[str, str] | None = None) -> None:
+        self.binary = binary
+        self.environ = {**os.environ, **(environ or {})}
+
+    def __call__(self, *arguments: str) -> str:
+        """What helm prints. Raises HelmFailed with what it says on stderr."""
+        answer = subprocess.run(
+            [str(self.binary), *arguments],
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=WITHIN_S,
+            check=False,
+        )
+        if answer.returncode:
+            raise HelmFailed(f"{answer.stderr.strip()}\n{answer.stdout.strip()}")
+        return answer.stdout
+
+    @property
+    def major(self) -> int:
+        """3 or 4."""
+        return int(self("version", "--template", "{{.Version}}").strip().lstrip("v").split(".")[0])
+
+    def template(
+        self, values: Mapping[str, Any] | None = None, *arguments: str, namespace: str = "apparate", chart: Path = CHART
+    ) -> list[dict[str, Any]]:
+        """The objects of a rendering with `values`, hooks and all."""
+        text = self("template", "apparate", str(chart), "-n", namespace, *self.set(values), *arguments)
+        return [document for document in yaml.safe_load_all(text) if document]
+
+    def install(
+        self,
+        values: Mapping[str, Any] | None,
+        *arguments: str,
+        namespace: str,
+        name: str = "apparate",
+        chart: Path = CHART,
+    ) -> str:
+        """helm upgrade --install, without waiting: there is no kubelet to wait for."""
+        return self("upgrade", "--install", name, str(chart), "-n", namespace, *self.set(values), *arguments)
+
+    def set(self, values: Mapping[str, Any] | None) -> list[str]:
+        """Arguments that set `values`, which may be nested; JSON keeps the types."""
+        return [f"--set-json={key}={json.dumps(value)}" for key, value in (values or {}).items()]
+
+
+def pod_specs(documents: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Pod templates (metadata and spec) of rendered objects, by kind and name."""
+    found = {}
+    for one in documents:
+        name = f"{one['kind']}/{one['metadata']['name']}"
+        if one["kind"] == "Pod":
+            found[name] = {"metadata": one["metadata"], "spec": one["spec"]}
+        elif isinstance(template := one.get("spec", {}).get("template"), dict):
+            found[name] = template
+    return found
+
+
+def environment(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Environment of a pod template's first container: the value, or where it comes from."""
+    return {one["name"]: one.get("value", one.get("valueFrom")) for one in template["spec"]["containers"][0]["env"]}
+
+
+def one(documents: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    """The rendered object of a kind and name. Raises LookupError."""
+    for document in documents:
+        if document["kind"] == kind and document["metadata"]["name"] == name:
+            return document
+    there = [(d["kind"], d["metadata"]["name"]) for d in documents]
+    raise LookupError(f"{kind} {name} is not rendered; there are: {there}")
