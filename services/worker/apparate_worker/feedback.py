@@ -159,6 +159,7 @@ class Reporter:
     """Takes the report of every pass from the device thread; see the module.
 
     heads: by ramp, pooled vectors [N, F] -> class scores [N, C], on the host. on_pass: counts a pass, in this thread.
+    early_share: share of passes with shadows until an exit has been open, if that is more than shadow_share.
     """
 
     def __init__(
@@ -167,11 +168,14 @@ class Reporter:
         heads: Sequence[Callable[[Array], Array]],
         *,
         shadow_share: float,
+        early_share: float = 1.0,
         sender: RedisSender | None,
         on_pass: Callable[[Pass], None] = lambda _: None,
     ) -> None:
         self._identity, self._heads, self._sender, self._on_pass = identity, heads, sender, on_pass
-        self._share = shadow_share if sender is not None else 0.0
+        self.shadow_share = shadow_share
+        """Share of passes with shadows. Assigned from any thread."""
+        self._early_share = early_share
         # A draw for every pass, so that no rhythm of the traffic can keep some requests from ever being looked at.
         self._draw = random.Random(identity.epoch)
         # Without a lock, and with one wake-up for all the passes of a linger: the device thread pays for each.
@@ -187,9 +191,12 @@ class Reporter:
         if self._sender is not None:
             self._sender.start()
 
-    def wants_shadows(self) -> bool:
+    def wants_shadows(self, *, opened: bool) -> bool:
         """Whether the next pass keeps what ramps that are switched off would need. Device thread only."""
-        return self._draw.random() < self._share
+        if self._sender is None or not self.shadow_share:
+            return False
+        share = self.shadow_share if opened else max(self.shadow_share, self._early_share)
+        return self._draw.random() < share
 
     def offer(self, done: Pass) -> None:
         """Take the report of a pass, dropping the oldest one when too many wait. Device thread only."""

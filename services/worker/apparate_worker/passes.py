@@ -154,6 +154,11 @@ class Parked:
         self._flights.append((self.engine.place(flight.journey), flight))
         self.rows += flight.rows
 
+    @property
+    def oldest_s(self) -> float:
+        """Time since the pass of the first parked row started. There must be one."""
+        return time.monotonic() - self._flights[0][1].parts[0][0].started
+
     def take(self, most: int) -> list[Flight]:
         """The oldest flight, and others from the same place, up to `most` rows. There must be one."""
         place, first = self._flights.popleft()

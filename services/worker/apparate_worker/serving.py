@@ -26,8 +26,7 @@ Array = npt.NDArray[Any]
 PARKED_BATCHES = 6  # that answered rows may fill before they are taken on at once; so late, at most, a guard learns
 TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16 costs an eighth less than one of 8
 PARTING_MS = 0.15  # that it costs to part rows and to join them with others later
-CROWDED_BATCHES = 1.5
-RAMPS_IN_CROWD = 16  # one pass in so many
+PARKED_S = 1.0  # after which answered rows are taken on although the queue does not end
 DONE = object()
 EMPTY: Array = np.zeros(0, np.int32)
 IDLE_TICK_S = 0.5  # how often an idle device thread shows that it turns
@@ -37,8 +36,11 @@ log = get_logger(__name__)
 class Reports(Protocol):
     """Where passes are reported; must not wait."""
 
-    def wants_shadows(self) -> bool:
-        """Whether the next pass keeps the pooled vectors of ramps that are switched off."""
+    def wants_shadows(self, *, opened: bool) -> bool:
+        """Whether the next pass keeps the pooled vectors of ramps that are switched off.
+
+        opened: whether an exit has been open already, so that somebody has a faster answer to lose.
+        """
 
     def offer(self, done: Pass) -> None:
         """Take the report of a pass."""
@@ -82,7 +84,6 @@ class DeviceThread:
         self._lost = False
         self._max_batch, self._tail_batch = max_batch, TAIL_BATCHES * max_batch
         self._remaining_ms = remaining_ms
-        self._crowded = 0
         self._opened = False
         """Whether a plan with open exits has been in force."""
         self._park_most = PARKED_BATCHES * max_batch
@@ -131,10 +132,13 @@ class DeviceThread:
             return False
         if batch:
             self._serve(batch)
-        while self._parked.rows >= self._park_most:
-            self._go_on(self._parked.take(self._max_batch), to_end=True)
-        if not batch and self._parked.rows:
-            self._go_on(self._parked.take(self._tail_batch), to_end=False)
+        parked = self._parked
+        if batch and parked.rows and (parked.oldest_s >= PARKED_S or (self._full() and not self._crowd())):
+            self._go_on(parked.take(self._tail_batch), to_end=True)
+        while parked.rows > self._park_most:
+            self._go_on(parked.take(self._tail_batch), to_end=True)
+        if not batch and parked.rows:
+            self._go_on(parked.take(self._tail_batch), to_end=False)
         return True
 
     def _serve(self, batch: list[Item]) -> None:
@@ -166,33 +170,31 @@ class DeviceThread:
             self._serve([item])
 
     def _relieved(self, schedule: Schedule) -> Schedule:
-        """The schedule, mostly without its ramps while more than a whole batch waits.
+        """The schedule, without its ramps when a whole batch waits and there is no room for more answered rows.
 
-        Then the queue is what answers wait for, and every ramp would lengthen it. Some passes keep their ramps, so
-        that feedback goes on.
+        Then answers wait for the queue, and every ramp would lengthen it. Until then, rows that step aside let a burst
+        through faster than the plain model would; and what has stood aside too long is taken on, so there is room again
+        and feedback never ends.
         """
-        if not (schedule.active and self._crowd()):
-            return schedule
-        self._crowded += 1
-        if self._crowded % RAMPS_IN_CROWD == 0:
-            return schedule
-        return schedule.without_ramps
+        return schedule.without_ramps if schedule.active and self._full() and self._crowd() else schedule
+
+    def _full(self) -> bool:
+        return self._parked.rows > self._park_most - self._max_batch
 
     def _crowd(self) -> bool:
-        return self._batcher.waiting >= CROWDED_BATCHES * self._max_batch
+        return self._batcher.waiting >= self._max_batch
 
     def _shadows(self, schedule: Schedule) -> bool:
-        """Whether a pass keeps what ramps that are switched off would read.
+        """Whether a pass keeps what ramps that are switched off would read; none does that others wait behind.
 
-        Until an exit has been open all do: nobody has a faster answer to lose, and the first search for better ramps
-        need not wait. Afterwards a share does, of the passes that no whole batch waits behind.
+        More do until an exit has been open, so that the first search for better ramps need not wait.
         """
         if not (schedule.inactive and schedule.active):
             return False
-        if self._batcher.waiting >= self._max_batch:
-            return False
         self._opened = self._opened or self.schedule.plan.exits_open
-        return not self._opened or self._reports.wants_shadows()
+        if self._batcher.waiting >= (1 if self._opened else self._max_batch):
+            return False
+        return self._reports.wants_shadows(opened=self._opened)
 
     def _leg(self, flight: Flight) -> Flight | None:
         """Take a flight on until its rows are all answered, or part; what goes on for an answer.
@@ -203,8 +205,6 @@ class DeviceThread:
         for output in self._engine.run(flight.journey):
             if output is None or not self._take(output, flight) or not self._engine.divides:
                 continue
-            if self._crowd():
-                continue  # what all wait for then is whole batches
             waiting = flight.waiting()
             if not waiting:
                 if output.step.ramp != FINAL:

@@ -39,6 +39,7 @@ log = get_logger(__name__)
 STALLED_S = 60.0  # a device thread that has not turned for so long is taken for dead
 FLUSH_S = 2.0  # longest time that feedback may take to leave at the end
 REFUSED_CHARS = 300  # of why a plan is refused, in a heartbeat and from there in the status
+EARLY_SHADOW_COST = 0.1  # share of the passes' time that shadows may take while no exit has been open
 WARM_SIZE = 32  # size of dimensions that vary, when warming up
 
 
@@ -79,6 +80,7 @@ class Worker:
             Identity(key, settings.name, self._epoch, catalog.digest),
             [head.on_host() for head in prepared.heads],
             shadow_share=spec.adaptation.shadow_share,
+            early_share=EARLY_SHADOW_COST / max(catalog.overhead_share(range(catalog.ramps)), EARLY_SHADOW_COST),
             sender=self._sender,
             on_pass=self._meter.passed,
         )
@@ -205,6 +207,7 @@ class Worker:
         """Take what changed in the spec and needs no restart. Event loop only."""
         self._guard.keep(wishes.budget.accuracy_loss)
         self._keeper.ramp_budget = wishes.budget.ramp_overhead
+        self._reporter.shadow_share = wishes.adaptation.shadow_share
 
     def _alive(self) -> bool:
         return self.device_thread.alive and time.monotonic() - self.device_thread.beat < STALLED_S

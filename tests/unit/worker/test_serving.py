@@ -14,6 +14,7 @@ from apparate_worker import serving
 from apparate_worker.batching import Batcher, Item, Pending
 from apparate_worker.engine import CpuLink, Engine, Schedule
 from apparate_worker.errors import InferenceFailed, NotReady
+from apparate_worker.feedback import Identity, RedisSender, Reporter
 from apparate_worker.guard import WorkerGuard
 from apparate_worker.passes import Flight, Pass
 from apparate_worker.serving import DeviceThread
@@ -29,9 +30,9 @@ class Reports:
     def __init__(self, every=0):
         self.passes, self.asked, self.every = [], 0, every
 
-    def wants_shadows(self):
+    def wants_shadows(self, *, opened):
         self.asked += 1
-        return bool(self.every) and self.asked % self.every == 0
+        return not opened or bool(self.every) and self.asked % self.every == 0
 
     def offer(self, done):
         self.passes.append(done)
@@ -103,7 +104,7 @@ def wanted(prepared, x, ramps):
 )
 async def test_every_request_leaves_where_the_exit_rule_says_and_is_reported_whole(arrivals, monkeypatch):
     monkeypatch.setattr(serving, "PARKED_BATCHES", 1)  # parked rows go on among everything else
-    monkeypatch.setattr(serving, "CROWDED_BATCHES", 1000)
+    monkeypatch.setattr(DeviceThread, "_crowd", lambda self: False)
     x = items(400)
     slow = {"hook": lambda k, value: time.sleep(0.0003)} if "seed" in arrivals else {}
     requests, _, reports, prepared = await serve(x, every=3, **arrivals, **slow)
@@ -151,11 +152,29 @@ async def test_a_plan_without_open_exits_runs_whole_passes_with_shadows():
     assert all(set(done.pooled) == {1} for done in reports.passes)
 
 
-async def test_in_a_crowd_most_passes_have_no_ramps_and_some_keep_theirs():
+async def test_in_a_crowd_rows_step_aside_while_there_is_room_and_then_passes_have_no_ramps():
     _, _, reports, _ = await serve(items(400), together=400)
-    with_ramps = [bool(done.labels) for done in reports.passes]
-    assert 0.08 <= np.mean(with_ramps) <= 0.3
+    with_ramps = [bool(done.labels) for done in sorted(reports.passes, key=lambda done: done.started)]
+    assert all(with_ramps[:3])
+    assert 0.05 <= np.mean(with_ramps) <= 0.5
     assert all(done.plan.revision == PLAN.revision for done in reports.passes)
+
+
+async def test_what_has_stood_aside_too_long_is_taken_on_although_the_queue_does_not_end(monkeypatch):
+    monkeypatch.setattr(serving, "PARKED_S", 0.0)
+    _, _, reports, _ = await serve(items(400), together=400)
+    assert np.mean([bool(done.labels) for done in reports.passes]) > 0.5
+
+
+def test_shadows_are_drawn_more_often_before_an_exit_has_been_open_and_never_at_a_share_of_none():
+    sender = RedisSender("redis://127.0.0.1:1", "nobody-connects")
+    reporter = Reporter(Identity("m", "w", 1, "c"), [], shadow_share=0.2, early_share=0.6, sender=sender)
+    early = np.mean([reporter.wants_shadows(opened=False) for _ in range(2000)])
+    later = np.mean([reporter.wants_shadows(opened=True) for _ in range(2000)])
+    assert early == pytest.approx(0.6, abs=0.05)
+    assert later == pytest.approx(0.2, abs=0.05)
+    reporter.shadow_share = 0.0
+    assert not any(reporter.wants_shadows(opened=False) for _ in range(50))
 
 
 async def test_the_plain_model_has_no_shadows():
