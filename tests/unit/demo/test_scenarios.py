@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from apparate.contract.document import load_documents
 from apparate_demo.loaders import InvalidData
 from apparate_demo.oip import Traffic
 from apparate_demo.scenarios import SCENARIOS
@@ -47,6 +48,15 @@ def test_what_a_scenario_says_of_the_spec_is_in_both_documents(tmp_path, frames)
     workspace = write(scenario, tmp_path / "work", frames)
     for spec in (workspace.document.model.spec, workspace.plain.model.spec):
         assert (spec.budget.ramp_overhead, spec.serving.max_batch) == (0.05, 4)
+
+
+def test_a_workspace_has_its_own_weights_and_outlasts_the_checkout(tmp_path, frames):
+    workspace = write(SCENARIOS["vision"], tmp_path / "work", frames)
+    moved = tmp_path / "moved"
+    (tmp_path / "work").rename(moved)
+    document = load_documents(moved / workspace.document_path.name)[0]
+    assert document.source.is_relative_to(moved)
+    assert document.source.is_file()
 
 
 def test_a_workspace_is_written_once_for_the_same_data(tmp_path, frames):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from apparate.contract.document import Document, load_documents
 Arrays = Mapping[str, npt.NDArray[Any]]
 LENGTHS = "lengths"  # name of the array that says how much of each padded row is real
 
-FORMAT = 1  # of the work folder; another number writes it anew
+FORMAT = 2  # of the work folder; another number writes it anew
 
 
 @dataclass(frozen=True)
@@ -86,12 +87,12 @@ def default_workdir(name: str) -> Path:
     return cache / "apparate" / "demo" / name
 
 
-def documents(scenario: Scenario, weights: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def documents(scenario: Scenario, weights: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The document with exits and the plain one, as plain data; paths are relative to the work folder."""
 
     def one(name: str, adaptation: Mapping[str, Any]) -> dict[str, Any]:
         spec = {
-            "model": {"source": str(weights.resolve()), **scenario.model},
+            "model": {"source": weights, **scenario.model},
             "bootstrap": {"data": "bootstrap.npz", **scenario.spec.get("bootstrap", {})},
             "budget": dict(scenario.spec.get("budget", {})),
             "serving": dict(scenario.spec.get("serving", {})),
@@ -120,7 +121,9 @@ def write(scenario: Scenario, folder: Path, data: Path | None) -> Workspace:
     marker.unlink(missing_ok=True)
     for name, arrays in (("bootstrap.npz", materials.bootstrap), ("traffic.npz", materials.traffic)):
         np.savez(folder / name, allow_pickle=False, **arrays)
-    exits, plain = documents(scenario, materials.weights)
+    # Its own copy: what is kept between runs must outlast the checkout that it was made from.
+    shutil.copyfile(materials.weights, folder / materials.weights.name)
+    exits, plain = documents(scenario, materials.weights.name)
     (folder / "model.yaml").write_text(yaml.safe_dump(exits, sort_keys=False))
     (folder / "plain.yaml").write_text(yaml.safe_dump(plain, sort_keys=False))
     marker.write_text(json.dumps({"stamp": stamp, "note": materials.note}))  # last: a half-written folder has none
