@@ -23,7 +23,7 @@ from apparate_worker.passes import Flight, Parked, Pass
 from apparate_worker.release import scores
 
 Array = npt.NDArray[Any]
-PARKED_BATCHES = 6  # that answered rows may fill before they are taken on at once; so late, at most, a guard learns
+PARKED_BATCHES = 16  # that answered rows may fill: so many answers, at most, a guard learns of late
 TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16 costs an eighth less than one of 8
 PARTING_MS = 0.15  # that it costs to part rows and to join them with others later
 PARKED_S = 1.0  # after which answered rows are taken on although the queue does not end
@@ -133,12 +133,10 @@ class DeviceThread:
         if batch:
             self._serve(batch)
         parked = self._parked
-        if batch and parked.rows and (parked.oldest_s >= PARKED_S or (self._full() and not self._crowd())):
-            self._go_on(parked.take(self._tail_batch), to_end=True)
-        while parked.rows > self._park_most:
-            self._go_on(parked.take(self._tail_batch), to_end=True)
-        if not batch and parked.rows:
+        if parked.rows and not batch:
             self._go_on(parked.take(self._tail_batch), to_end=False)
+        elif parked.rows and parked.oldest_s >= PARKED_S:
+            self._go_on(parked.take(self._tail_batch), to_end=True)
         return True
 
     def _serve(self, batch: list[Item]) -> None:
@@ -176,13 +174,12 @@ class DeviceThread:
         through faster than the plain model would; and what has stood aside too long is taken on, so there is room again
         and feedback never ends.
         """
-        return schedule.without_ramps if schedule.active and self._full() and self._crowd() else schedule
+        crowd = self._batcher.waiting >= self._max_batch
+        return schedule.without_ramps if crowd and schedule.active and not self._room(self._max_batch) else schedule
 
-    def _full(self) -> bool:
-        return self._parked.rows > self._park_most - self._max_batch
-
-    def _crowd(self) -> bool:
-        return self._batcher.waiting >= self._max_batch
+    def _room(self, rows: int) -> bool:
+        """Whether so many answered rows may step aside."""
+        return self._parked.rows + rows <= self._park_most
 
     def _shadows(self, schedule: Schedule) -> bool:
         """Whether a pass keeps what ramps that are switched off would read; none does that others wait behind.
@@ -200,12 +197,15 @@ class DeviceThread:
         """Take a flight on until its rows are all answered, or part; what goes on for an answer.
 
         Answered rows step aside wherever that makes the others faster: their answers have left, and the rest of their
-        way, which is only for feedback, is cheaper together with others' in a quiet moment.
+        way, which is only for feedback, is cheaper together with others' in a quiet moment. When there is none, because
+        those aside fill the room there is, the batch stays whole: in parts it would be more work.
         """
         for output in self._engine.run(flight.journey):
             if output is None or not self._take(output, flight) or not self._engine.divides:
                 continue
             waiting = flight.waiting()
+            if self._batcher.waiting and not self._room(flight.rows):
+                continue
             if not waiting:
                 if output.step.ramp != FINAL:
                     self._parked.add(flight)

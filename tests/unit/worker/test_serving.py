@@ -32,7 +32,7 @@ class Reports:
 
     def wants_shadows(self, *, opened):
         self.asked += 1
-        return not opened or bool(self.every) and self.asked % self.every == 0
+        return not opened or (bool(self.every) and self.asked % self.every == 0)
 
     def offer(self, done):
         self.passes.append(done)
@@ -103,8 +103,8 @@ def wanted(prepared, x, ramps):
     ids=str,
 )
 async def test_every_request_leaves_where_the_exit_rule_says_and_is_reported_whole(arrivals, monkeypatch):
-    monkeypatch.setattr(serving, "PARKED_BATCHES", 1)  # parked rows go on among everything else
-    monkeypatch.setattr(DeviceThread, "_crowd", lambda self: False)
+    monkeypatch.setattr(serving, "PARKED_S", 0.002)  # parked rows go on among everything else
+    monkeypatch.setattr(DeviceThread, "_room", lambda self, rows: True)
     x = items(400)
     slow = {"hook": lambda k, value: time.sleep(0.0003)} if "seed" in arrivals else {}
     requests, _, reports, prepared = await serve(x, every=3, **arrivals, **slow)
