@@ -16,6 +16,7 @@ from apparate.service.settings import InvalidSettings
 from apparate.service.telemetry import Telemetry, configure_logging, get_logger
 from apparate_operator import handlers
 from apparate_operator.health import Health, serve
+from apparate_operator.memory import few_heaps
 from apparate_operator.operator import Operator
 from apparate_operator.settings import OperatorSettings
 from apparate_operator.start import ready_to_start
@@ -33,6 +34,7 @@ def main() -> int:
         print(f"apparate-operator: {error}", file=sys.stderr)
         return USAGE
     configure_logging(settings.log_level, "operator")
+    few_heaps()
     if settings.kubeconfig:
         os.environ["KUBECONFIG"] = settings.kubeconfig  # kopf's own reader looks there
     with contextlib.closing(client):

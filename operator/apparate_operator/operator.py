@@ -15,6 +15,7 @@ from apparate_operator.cluster import Cluster
 from apparate_operator.health import Health
 from apparate_operator.kinds import CHILDREN, MODEL, WATCHED, Kind
 from apparate_operator.manifests.common import Environment
+from apparate_operator.memory import give_back
 from apparate_operator.queue import WorkQueue
 from apparate_operator.reconciler import NotLeading, Reconciler
 from apparate_operator.settings import OperatorSettings
@@ -23,6 +24,7 @@ from apparate_operator.store import Key, Store
 THREADS = 8  # calls at a time; more would only wait in the API server's own queues
 CATCH_UP_S = 5.0  # a watch is late by this much at most, else it has missed something
 LAG_S = 1.0  # between two looks at how late the event loop is
+TRIM_S = 15.0  # between two times that freed memory is given back, while there is nothing to do
 log = get_logger(__name__)
 
 
@@ -180,8 +182,12 @@ class Operator:
         log.warning("reconcile is tried again", model="/".join(key), in_s=round(pause, 1), error=error)
 
     async def _watch_lag(self) -> None:
+        trimmed = time.monotonic()
         while True:
             due = time.monotonic() + LAG_S
+            if due - trimmed > TRIM_S and not len(self.queue):
+                trimmed = due
+                give_back()
             await asyncio.sleep(LAG_S)
             self._telemetry("apparate_operator_loop_lag_seconds").set(max(0.0, time.monotonic() - due))
             self._telemetry("apparate_operator_models").set(len(self.store.models))
