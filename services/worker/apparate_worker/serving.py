@@ -26,6 +26,7 @@ Array = npt.NDArray[Any]
 PARKED_BATCHES = 16  # that answered rows may fill: so many answers, at most, a guard learns of late
 TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16 costs an eighth less than one of 8
 PARTING_MS = 0.15  # that it costs to part rows and to join them with others later
+RAMPS_WHEN_SHED = 16  # one pass in so many keeps its ramps, so that feedback never ends
 PARKED_S = 1.0  # after which answered rows are taken on although the queue does not end
 DONE = object()
 EMPTY: Array = np.zeros(0, np.int32)
@@ -84,6 +85,7 @@ class DeviceThread:
         self._lost = False
         self._max_batch, self._tail_batch = max_batch, TAIL_BATCHES * max_batch
         self._remaining_ms = remaining_ms
+        self._shedding, self._shed = False, 0
         self._opened = False
         """Whether a plan with open exits has been in force."""
         self._park_most = PARKED_BATCHES * max_batch
@@ -168,14 +170,17 @@ class DeviceThread:
             self._serve([item])
 
     def _relieved(self, schedule: Schedule) -> Schedule:
-        """The schedule, without its ramps when a whole batch waits and there is no room for more answered rows.
+        """The schedule, without its ramps while whole batches wait and there is no room for more answered rows.
 
         Then answers wait for the queue, and every ramp would lengthen it. Until then, rows that step aside let a burst
-        through faster than the plain model would; and what has stood aside too long is taken on, so there is room again
-        and feedback never ends.
+        through faster than the plain model would.
         """
         crowd = self._batcher.waiting >= self._max_batch
-        return schedule.without_ramps if crowd and schedule.active and not self._room(self._max_batch) else schedule
+        self._shedding = crowd and (self._shedding or not self._room(self._max_batch))
+        if not (self._shedding and schedule.active):
+            return schedule
+        self._shed += 1
+        return schedule if self._shed % RAMPS_WHEN_SHED == 0 else schedule.without_ramps
 
     def _room(self, rows: int) -> bool:
         """Whether so many answered rows may step aside."""
@@ -204,7 +209,7 @@ class DeviceThread:
             if output is None or not self._take(output, flight) or not self._engine.divides:
                 continue
             waiting = flight.waiting()
-            if self._batcher.waiting and not self._room(flight.rows):
+            if self._shedding or (self._batcher.waiting and not self._room(flight.rows)):
                 continue
             if not waiting:
                 if output.step.ramp != FINAL:

@@ -152,18 +152,19 @@ async def test_a_plan_without_open_exits_runs_whole_passes_with_shadows():
     assert all(set(done.pooled) == {1} for done in reports.passes)
 
 
-async def test_in_a_crowd_rows_step_aside_while_there_is_room_and_then_passes_have_no_ramps():
-    _, _, reports, _ = await serve(items(400), together=400)
+async def test_in_a_crowd_rows_step_aside_while_there_is_room_and_then_most_passes_have_no_ramps():
+    _, _, reports, _ = await serve(items(800), together=800)
     with_ramps = [bool(done.labels) for done in sorted(reports.passes, key=lambda done: done.started)]
-    assert all(with_ramps[:3])
-    assert 0.05 <= np.mean(with_ramps) <= 0.5
+    assert all(with_ramps[:10])
+    assert 1 / 16 < np.mean(with_ramps) < 0.6
+    assert any(with_ramps[-32:-2])  # feedback never ends
     assert all(done.plan.revision == PLAN.revision for done in reports.passes)
 
 
 async def test_what_has_stood_aside_too_long_is_taken_on_although_the_queue_does_not_end(monkeypatch):
     monkeypatch.setattr(serving, "PARKED_S", 0.0)
     _, _, reports, _ = await serve(items(400), together=400)
-    assert np.mean([bool(done.labels) for done in reports.passes]) > 0.5
+    assert np.mean([bool(done.labels) for done in reports.passes]) > 0.9
 
 
 def test_shadows_are_drawn_more_often_before_an_exit_has_been_open_and_never_at_a_share_of_none():
