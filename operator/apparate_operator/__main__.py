@@ -63,7 +63,7 @@ async def run(settings: OperatorSettings, client: KubeClient) -> None:
     server, port = await serve(health, telemetry.render, settings.host, settings.health_port)
     print(json.dumps({"name": settings.name, "health": port}), flush=True)
     try:
-        await ready_to_start(operator.cluster, health)
+        await ready_to_start(operator.cluster, health, operator.environment)
         await work(operator, settings)
     finally:
         operator.close()

@@ -50,6 +50,8 @@ POD = Kind("v1", "Pod", "pods", watched=True, pruned=False)
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps", watched=True, pruned=False)
 CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", pruned=False)
 SERVICE = Kind("v1", "Service", "services")
+SECRET = Kind("v1", "Secret", "secrets")
+"""Only where the operator itself hands on the URL of Redis: without that it has no rights on Secrets."""
 ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
 ROLE = Kind("rbac.authorization.k8s.io/v1", "Role", "roles")
 BINDING = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
@@ -67,6 +69,7 @@ CHILDREN = (
     CONFIG_MAP,
     CLAIM,
     SERVICE,
+    SECRET,
     ACCOUNT,
     ROLE,
     BINDING,

@@ -17,6 +17,7 @@ from apparate_operator.kinds import BY_NAME, CONFIG_MAP, DEPLOYMENT, POD_MONITOR
 from apparate_operator.manifests.access import prepare_access, worker_access
 from apparate_operator.manifests.common import Environment
 from apparate_operator.manifests.prepare import catalog_name
+from apparate_operator.manifests.redis import secret
 from apparate_operator.manifests.storage import claim
 from apparate_operator.manifests.traffic import autoscaler, disruption_budget, pod_monitor, service
 from apparate_operator.manifests.worker import SCALED_BY, deployment
@@ -126,6 +127,8 @@ def _serving(
     model: EarlyExitModel, environment: Environment, serves: str, scaling: Autoscaling | None
 ) -> Iterator[Json]:
     yield from worker_access(model)
+    if (redis := secret(model, environment)) is not None:
+        yield redis
     replicas = model.spec.serving.replicas if scaling is None else None
     yield deployment(model, environment, revision=serves, replicas=replicas)
     yield service(model)

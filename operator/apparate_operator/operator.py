@@ -106,7 +106,7 @@ class Operator:
         """Everything there is, before anything is decided: an object not yet heard of must not be made anew."""
         while True:
             try:
-                self.reconciler.environment = await self._environment()
+                self.reconciler.environment = await self.environment()
                 self.store.begin_listing()
                 for kind in self._kinds():
                     self.store.replace(kind, *await self.cluster.everything(kind))
@@ -118,7 +118,8 @@ class Operator:
                 self.store.end_listing()
         self._telemetry("apparate_operator_last_resync_timestamp_seconds").set(time.time())
 
-    async def _environment(self) -> Environment:
+    async def environment(self) -> Environment:
+        """What the operator was told, and what the cluster has now. Raises KubeError."""
         settings = self.settings
         return Environment(settings.worker_image, settings.redis_url, settings.redis_secret, await self.cluster.apis())
 
@@ -128,7 +129,7 @@ class Operator:
 
     async def resync(self) -> None:
         """List everything, see whether watches have missed something, and look at every model. Raises KubeError."""
-        self.reconciler.environment = await self._environment()
+        self.reconciler.environment = await self.environment()
         self.store.begin_listing()
         try:
             for kind in self._kinds():

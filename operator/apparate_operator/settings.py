@@ -30,7 +30,9 @@ class OperatorSettings(ServiceSettings):
         description="Image of workers and prepare Jobs where spec.serving.image is not set.",
     )
     redis_url: str = Field(
-        default="", description="Redis that workers send feedback to; empty: workers serve the plain model."
+        default="",
+        description="Redis that workers send feedback to; each model gets a Secret with this URL. Empty: workers serve "
+        "the plain model.",
     )
     redis_secret: str = Field(
         default="",

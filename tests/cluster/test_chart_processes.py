@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from apparate.contract.resource import EarlyExitModel
 from apparate.service.redis_server import free_port
 from support.eventually import eventually
 from support.helm import Helm, environment, one
 from support.kube import ROOT, Cluster
+from support.models_on_kubernetes import a_catalog, catalog_body
 from support.processes import Process, a_process
 
 pytestmark = pytest.mark.cluster
@@ -95,6 +97,13 @@ def test_the_operator_makes_what_a_model_needs_with_the_rights_of_the_chart(home
         names = "jobs,roles,rolebindings,serviceaccounts"
         by_us = ["-n", namespace, "-l", "app.kubernetes.io/managed-by=apparate-operator"]
         eventually(lambda: {one["kind"] for one in cluster.get(names, *by_us)["items"]} >= kinds, within=40)
+        model = EarlyExitModel.model_validate(cluster.get("eem", "sentiment", "-n", namespace))
+        cluster.apply(catalog_body(model, catalog=a_catalog()))
+        eventually(lambda: cluster.get("deployments,secrets", *by_us)["items"][1:], within=20)
+        secret = cluster.get("secret", "sentiment-redis", "-n", namespace)
+        url = base64.b64decode(secret["data"]["url"]).decode()
+        assert re.fullmatch(rf"redis://:\w{{32}}@apparate-redis\.{namespace}\.svc:6379/0", url)
+        assert url not in cluster.kubectl("get", "deployments,jobs,pods", "-n", namespace, "-o", "json")
         told = cluster.get("eem", "sentiment", "-n", namespace).get("status", {}).get("conditions", [])
         assert "Prepared" in {one["type"] for one in told}
     assert not [line for line in process.err if "orbidden" in line]

@@ -18,6 +18,7 @@ from apparate.service.settings import ServiceSettings
 from apparate_controller.settings import ControllerSettings
 from apparate_operator.kinds import CHILDREN, WATCHED
 from apparate_operator.manifests.access import prepare_access, worker_access
+from apparate_operator.manifests.common import Environment
 from apparate_operator.settings import OperatorSettings
 from apparate_operator.start import rights
 
@@ -76,16 +77,17 @@ def test_the_chart_sets_the_settings_there_are(settings: type[ServiceSettings]) 
 def granted(component: str) -> set[tuple[str, str, str]]:
     """(group, resource, verb) of the rules that the chart gives a component in each namespace."""
     text = (CHART / "templates" / component / "_rules.tpl").read_text()
-    rules = yaml.safe_load(re.search(r"rules\" -}}\n(.*){{- end -}}", text, re.DOTALL)[1])  # type: ignore[index]
+    body: str = re.search(r"rules\" -}}\n(.*){{- end -}}", text, re.DOTALL)[1]  # type: ignore[index]
+    rules = yaml.safe_load(re.sub(r"^{{-.*}}$", "", body, flags=re.MULTILINE))  # with everything that has a condition
     parts = ("apiGroups", "resources", "verbs")
     return {right for rule in rules for right in itertools.product(*(rule[part] for part in parts))}
 
 
 def test_the_operator_gets_the_rights_that_it_checks_at_its_start_and_no_more() -> None:
-    every_api = frozenset(kind.group_needed for kind in CHILDREN)
+    everything = Environment("w", redis_url="redis://r", apis=frozenset(kind.group_needed for kind in CHILDREN))
     needed = {
         (kind.group, kind.plural, verb)
-        for verbs, kinds in rights(every_api).items()
+        for verbs, kinds in rights(everything).items()
         for kind in kinds
         for verb in verbs.split()
     }

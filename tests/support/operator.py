@@ -180,6 +180,6 @@ class Hand:
 
     def leftovers(self) -> list[str]:
         """Everything of any model that is still there."""
-        kinds = "jobs,deployments,pods,configmaps,pvc,services,serviceaccounts,roles,rolebindings,pdb,hpa"
+        kinds = "jobs,deployments,pods,configmaps,secrets,pvc,services,serviceaccounts,roles,rolebindings,pdb,hpa"
         chosen = "app.kubernetes.io/managed-by=apparate-operator"
         return self.cluster.kubectl("get", kinds, "-n", self.namespace, "-l", chosen, "-o", "name").split()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from apparate.contract.labels import COMPONENT, MODEL_LABEL
 from apparate.contract.labels import labels as shared_labels
 from apparate.contract.resource import EarlyExitModel
-from apparate_operator.kinds import APPLIED, Json, Kind
+from apparate_operator.kinds import APPLIED, SECRET, Json, Kind
 
 PREPARED = "/prepared"
 """Where pods have the store of prepared models."""
@@ -31,8 +31,15 @@ class Environment:
         """Whether the cluster chooses the users that pods run as."""
         return "security.openshift.io" in self.apis
 
+    @property
+    def makes_secrets(self) -> bool:
+        """Whether each model gets a Secret with the URL of Redis: there is one, and nobody else brings Secrets."""
+        return bool(self.redis_url) and not self.redis_secret
+
     def has(self, kind: Kind) -> bool:
-        """Whether the cluster has the API of a kind."""
+        """Whether there may be objects of a kind: the cluster has its API, and the operator has a use for it."""
+        if kind is SECRET:
+            return self.makes_secrets
         return not kind.group_needed or kind.group_needed in self.apis
 
 
@@ -75,7 +82,7 @@ def manifest(
     component: str,
     *,
     annotations: Mapping[str, str] | None = None,
-    **parts: Json | list[Json] | bool,
+    **parts: Json | list[Json] | bool | str,
 ) -> Json:
     """An object that belongs to a model, with the hash of itself as an annotation."""
     body: Json = {

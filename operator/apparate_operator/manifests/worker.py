@@ -8,6 +8,7 @@ from apparate.contract.conditions import OPERATOR
 from apparate.contract.labels import PREFIX, REVISION, WORKER
 from apparate.contract.resource import EarlyExitModel
 from apparate_operator.kinds import DEPLOYMENT, Json
+from apparate_operator.manifests import redis
 from apparate_operator.manifests.common import Environment, child_name, digest, labels, manifest, selector
 from apparate_operator.manifests.pods import env, field, hardened, pod_spec, resources, template_metadata
 from apparate_operator.manifests.storage import (
@@ -34,7 +35,7 @@ def deployment(model: EarlyExitModel, environment: Environment, *, revision: str
     The pod template depends on nothing that a running worker can follow by itself: budget, adaptation, replicas.
     """
     serving = model.spec.serving
-    marks = {REVISION: revision, SETTINGS: _settings_digest(model)}
+    marks = {REVISION: revision, SETTINGS: _settings_digest(model), **redis.marks(environment)}
     spec: Json = {
         "selector": {"matchLabels": selector(model, WORKER)},
         "strategy": strategy(model),
@@ -88,7 +89,7 @@ def _pod(model: EarlyExitModel, environment: Environment, revision: str) -> Json
                 HOME="/tmp",
             ),
             field("EEM_WORKER_NAME", "metadata.name"),
-            *_redis(environment),
+            *redis.variables(model, environment),
         ],
         "ports": [
             {"name": "http", "containerPort": http},
@@ -119,13 +120,6 @@ def _pod(model: EarlyExitModel, environment: Environment, revision: str) -> Json
         }
     ]
     return pod
-
-
-def _redis(environment: Environment) -> list[Json]:
-    if environment.redis_secret:
-        key = {"name": environment.redis_secret, "key": "url"}
-        return [{"name": "EEM_WORKER_REDIS_URL", "valueFrom": {"secretKeyRef": key}}]
-    return env(EEM_WORKER_REDIS_URL=environment.redis_url) if environment.redis_url else []
 
 
 def _probes(load_timeout_s: int) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -9,14 +10,15 @@ import pytest
 
 from apparate.contract.resource import EarlyExitModel
 from apparate.contract.revision import revision
-from apparate_operator.kinds import JOB, Json
+from apparate_operator.kinds import DEPLOYMENT, JOB, SECRET, Json
 from apparate_operator.manifests.access import prepare_access, worker_access
 from apparate_operator.manifests.common import Environment
 from apparate_operator.manifests.prepare import prepare_job
 from apparate_operator.manifests.storage import claim
 from apparate_operator.manifests.traffic import autoscaler, service
 from apparate_operator.manifests.worker import deployment, strategy
-from support.models_on_kubernetes import ENVIRONMENT, World, a_model
+from apparate_operator.start import rights
+from support.models_on_kubernetes import ENVIRONMENT, World, a_model, serving
 
 GPU = {"gpu": {"count": 1}}
 OPENSHIFT = Environment("worker:1", apis=frozenset({"security.openshift.io"}))
@@ -189,6 +191,48 @@ def test_the_user_template_is_added_and_the_operators_labels_win():
     assert pod["securityContext"]["runAsUser"] == 1234
     assert [one["value"] for one in container(pod)["env"] if one["name"] == "HOME"] == ["/data"]
     assert {"name": "data", "emptyDir": {}} in pod["volumes"]
+
+
+BUNDLED = Environment("w", redis_url="redis://:hunter2@redis:6379/0")
+
+
+def test_the_password_of_redis_is_in_a_secret_and_nowhere_else():
+    model, world = a_model(), World()
+    world.do(model, BUNDLED)
+    world.publish(model)
+    bodies = {one.kind: one.body for one in world.do(model, BUNDLED).applies}
+    made = bodies.pop(SECRET)
+    assert made["metadata"]["name"] == "resnet-redis"
+    assert base64.b64decode(made["data"]["url"]).decode() == BUNDLED.redis_url
+    assert "hunter2" not in json.dumps(list(bodies.values()))
+    assert "redis" not in json.dumps(job(model, BUNDLED))
+
+
+def test_workers_refer_to_the_secret_which_is_written_before_them():
+    model, world = a_model(), World()
+    world.do(model, BUNDLED)
+    world.publish(model)
+    kinds = [one.kind for one in world.do(model, BUNDLED).applies]
+    assert kinds.index(SECRET) < kinds.index(DEPLOYMENT)
+    reference = {"secretKeyRef": {"name": "resnet-redis", "key": "url"}}
+    assert {"name": "EEM_WORKER_REDIS_URL", "valueFrom": reference} in container(worker(model, BUNDLED))["env"]
+
+
+def test_another_url_of_redis_rolls_the_workers():
+    def template(url: str) -> Json:
+        made = deployment(a_model(), Environment("w", redis_url=url), revision="r", replicas=1)
+        return dict(made["spec"]["template"])
+
+    assert template("redis://:a@r:6379/0") == template("redis://:a@r:6379/0")
+    assert template("redis://:a@r:6379/0") != template("redis://:b@r:6379/0")
+
+
+@pytest.mark.parametrize("environment", [Environment("w"), Environment("w", redis_url="redis://r", redis_secret="s")])
+def test_the_operator_makes_no_secrets_and_needs_no_right_to_where_it_hands_on_no_url(environment: Environment):
+    world = serving(a_model(), environment)
+    assert SECRET not in {one.kind for one in world.do(a_model(), environment).applies}
+    assert SECRET not in {kind for kinds in rights(environment).values() for kind in kinds}
+    assert SECRET in {kind for kinds in rights(BUNDLED).values() for kind in kinds}
 
 
 def test_redis_comes_from_a_secret_when_there_is_one():

@@ -21,6 +21,11 @@
 - apiGroups: [""]
   resources: [services, serviceaccounts, persistentvolumeclaims]
   verbs: [get, list, create, patch, delete]
+{{- if or .Values.redis.enabled (not .Values.redis.external.workerSecret) }}
+- apiGroups: [""]
+  resources: [secrets] # with the URL of Redis, one for each model; `redis.external.workerSecret` needs no such right
+  verbs: [get, list, create, patch, delete]
+{{- end }}
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, create, patch, delete]
