@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from apparate.contract.document import Document
 from apparate_worker.prepare.failures import PrepareFailure
+from apparate_worker.prepare.in_cluster import remove_others_s3
 from apparate_worker.prepare.transfer import download_s3, upload_s3
+from support.models_on_kubernetes import a_model
 from support.s3 import S3, an_s3
 
 
@@ -44,6 +47,38 @@ def test_what_is_stored_comes_back_and_its_catalog_comes_last(s3: S3, tmp_path: 
     assert s3.order[-1] == "bucket/prepared/r1/catalog.json"
     back = download_s3("s3://bucket/prepared/r1", tmp_path / "back", keys(s3))
     assert (back / "segments.json").read_text() == "segments.json"
+
+
+def a_store(s3: S3) -> Document:
+    """Revisions of shop/resnet in s3://bucket/prepared, and what else may be there."""
+    for revision in ("aaaaaaaa", "bbbbbbbb", "cccccccc"):
+        for name in ("a.safetensors", "catalog.json"):
+            s3.objects[f"bucket/prepared/{revision}/shop/resnet/{name}"] = b"x"
+    for other in ("bbbbbbbb/shop/resnet-50/f", "bbbbbbbb/lab/resnet/f", "notes/shop/resnet/f", "readme"):
+        s3.objects[f"bucket/prepared/{other}"] = b"x"
+    return Document(a_model(), Path("/"))
+
+
+def test_old_revisions_are_removed_from_the_store_and_nothing_else(s3: S3):
+    document = a_store(s3)
+    before = set(s3.objects)
+    remove_others_s3("s3://bucket/prepared/", document, {"aaaaaaaa", "cccccccc"}, keys(s3))
+    old = "bucket/prepared/bbbbbbbb/shop/resnet"
+    assert before - set(s3.objects) == {f"{old}/catalog.json", f"{old}/a.safetensors"}
+    assert s3.removed[0] == f"{old}/catalog.json"  # what is half removed is no prepared model
+
+
+def test_a_store_from_which_nothing_may_be_removed_keeps_old_revisions(s3: S3):
+    document = a_store(s3)
+    s3.removable = False
+    remove_others_s3("s3://bucket/prepared", document, {"aaaaaaaa"}, keys(s3))
+    assert not s3.removed
+
+
+def test_revisions_at_the_root_of_a_bucket_are_found(s3: S3):
+    s3.objects["bucket/bbbbbbbb/shop/resnet/catalog.json"] = b"x"
+    remove_others_s3("s3://bucket", Document(a_model(), Path("/")), {"aaaaaaaa"}, keys(s3))
+    assert not s3.objects
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ class S3:
         self.objects: dict[str, bytes] = {}
         self.access_key = access_key
         self.order: list[str] = []
+        self.removed: list[str] = []
+        self.removable = True
         self.url = ""
 
 
@@ -63,7 +65,7 @@ def an_s3(access_key: str = "key") -> Iterator[S3]:
             query = parse_qs(parts.query)
             name = unquote(parts.path.lstrip("/"))
             if "list-type" in query:
-                self._list(name.strip("/"), query.get("prefix", [""])[0])
+                self._list(name.strip("/"), query.get("prefix", [""])[0], query.get("delimiter", [""])[0])
             elif name in state.objects:
                 self._answer(200, state.objects[name])
             else:
@@ -71,9 +73,29 @@ def an_s3(access_key: str = "key") -> Iterator[S3]:
 
         do_HEAD = do_GET
 
-        def _list(self, bucket: str, prefix: str) -> None:
+        def do_DELETE(self) -> None:
+            if self._refused():
+                return
+            if not state.removable:
+                self._answer(403, b"<Error><Code>AccessDenied</Code></Error>", "application/xml")
+                return
+            name = unquote(urlsplit(self.path).path.lstrip("/"))
+            state.objects.pop(name, None)
+            state.removed.append(name)
+            self._answer(204)
+
+        def _list(self, bucket: str, prefix: str, delimiter: str) -> None:
             keys = sorted(name.partition("/")[2] for name in state.objects if name.startswith(f"{bucket}/{prefix}"))
+            folders = set()
+            if delimiter:
+                folders = {
+                    prefix + key[len(prefix) :].partition("/")[0] + "/" for key in keys if "/" in key[len(prefix) :]
+                }
+                keys = [key for key in keys if "/" not in key[len(prefix) :]]
             rows = "".join(f"<Contents><Key>{escape(key)}</Key><Size>1</Size></Contents>" for key in keys)
+            rows += "".join(
+                f"<CommonPrefixes><Prefix>{escape(one)}</Prefix></CommonPrefixes>" for one in sorted(folders)
+            )
             text = f"<ListBucketResult><Name>{bucket}</Name><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>"
             self._answer(200, text.encode(), "application/xml")
 

@@ -15,6 +15,7 @@ from apparate.contract.document import Document
 from apparate.contract.resource import EarlyExitModel
 from apparate.contract.revision import revision as revision_of
 from apparate.service.kube import KubeClient, KubeError
+from apparate.service.telemetry import get_logger
 from apparate_worker.errors import InvalidSetup
 from apparate_worker.model.store import CATALOG
 from apparate_worker.objects import read_object
@@ -23,8 +24,9 @@ from apparate_worker.prepare.progress import Progress, Step
 from apparate_worker.prepare.publishing import Publisher, tell_end
 from apparate_worker.prepare.run import prepare
 from apparate_worker.prepare.sources import STORE, local_document, secrets_of
-from apparate_worker.prepare.transfer import download_s3, upload_s3
+from apparate_worker.prepare.transfer import download_s3, folders_s3, remove_s3, upload_s3
 
+log = get_logger(__name__)
 REVISION = re.compile(r"^[0-9a-f]{8}$")
 
 
@@ -43,7 +45,7 @@ class Order:
     config_map: str
     """Where progress and catalog are published; empty: nowhere."""
     keep: tuple[str, ...] = ()
-    """Other revisions that are in use; all others are removed from a folder."""
+    """Other revisions that are in use; all others are removed from the store."""
     termination_log: Path = Path("/dev/termination-log")
 
 
@@ -92,6 +94,7 @@ def _into_store(
     catalog = prepare(document, progress=progress, force=force)
     progress(Step("storing", 0.0))
     upload_s3(document.prepared, url, secrets, last=CATALOG)
+    remove_others_s3(order.store, document, {order.revision, *order.keep}, secrets)
     return catalog
 
 
@@ -114,6 +117,19 @@ def remove_others(store: Path, document: Document, keep: set[str]) -> None:
             for empty in (old.parent, folder):
                 if not any(one for one in empty.iterdir() if not one.name.endswith(".lock")):
                     shutil.rmtree(empty, ignore_errors=True)
+
+
+def remove_others_s3(store: str, document: Document, keep: set[str], secrets: Mapping[str, str]) -> None:
+    """The same in S3. Who may write there need not be allowed to remove: then they stay, and the log says so."""
+    meta, base = document.model.metadata, store.rstrip("/")
+    try:
+        for revision in folders_s3(base, secrets):
+            if REVISION.match(revision) and revision not in keep:
+                url = f"{base}/{revision}/{meta.namespace}/{meta.name}"
+                if count := remove_s3(url, secrets, first=CATALOG):
+                    log.info("removed an old revision", url=url, files=count)
+    except PrepareFailure as error:
+        log.warning("old revisions stay in the store", error=str(error))
 
 
 def _both(one: Progress, other: Progress) -> Callable[[Step], None]:

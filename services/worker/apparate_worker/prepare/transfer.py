@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from apparate.contract.conditions import Reason
 from apparate_worker.prepare.failures import PrepareFailure
 
 WANTED_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+CLIENT_KEYS = ("ENDPOINT_URL", "REGION", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")
 PAGE = 1000
 CONNECT_S, READ_S, ATTEMPTS = 5, 60, 4
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.npz")  # no pickles, no code
@@ -47,6 +49,31 @@ def upload_s3(folder: Path, url: str, secrets: Mapping[str, str], last: str) -> 
             client.upload_file(str(file), bucket, f"{prefix.rstrip('/')}/{file.relative_to(folder)}")
 
 
+def folders_s3(url: str, secrets: Mapping[str, str]) -> list[str]:
+    """Names of the folders directly below `url`. Raises PrepareFailure."""
+    bucket, key = split_s3(url)
+    prefix = f"{key.rstrip('/')}/" if key else ""
+    with _told(url):
+        pages = (
+            _s3(url, secrets)
+            .get_paginator("list_objects_v2")
+            .paginate(Bucket=bucket, Prefix=prefix, Delimiter="/", PaginationConfig={"PageSize": PAGE})
+        )
+        found = [one["Prefix"] for page in pages for one in page.get("CommonPrefixes", ())]
+    return [one.removeprefix(prefix).rstrip("/") for one in found]
+
+
+def remove_s3(url: str, secrets: Mapping[str, str], first: str) -> int:
+    """Remove every file below `url`, the one called `first` before the others; how many. Raises PrepareFailure."""
+    bucket, key = split_s3(url)
+    client = _s3(url, secrets)
+    with _told(url, Reason.STORAGE_REFUSED):
+        names = _names(client, bucket, f"{key.rstrip('/')}/")
+        for name in sorted(names, key=lambda one: not one.endswith(f"/{first}")):
+            client.delete_object(Bucket=bucket, Key=name)
+    return len(names)
+
+
 def split_s3(url: str) -> tuple[str, str]:
     """Bucket and key of s3://BUCKET/KEY."""
     bucket, _, key = url.removeprefix("s3://").partition("/")
@@ -54,27 +81,32 @@ def split_s3(url: str) -> tuple[str, str]:
 
 
 def _s3(url: str, secrets: Mapping[str, str]) -> Any:
-    import boto3
-    from botocore.config import Config
-
     given = [key for key in WANTED_KEYS if secrets.get(key)]
     if secrets and len(given) != len(WANTED_KEYS):
         missing = ", ".join(key for key in WANTED_KEYS if key not in given)
         raise PrepareFailure(Reason.SECRET_LACKS_KEY, f"the Secret for {url} has no {missing}")
+    return _client(*(secrets.get(f"AWS_{name}") for name in CLIENT_KEYS))
+
+
+@lru_cache(maxsize=4)  # making one takes half a second
+def _client(endpoint: str | None, region: str | None, key: str | None, secret: str | None, session: str | None) -> Any:
+    import boto3
+    from botocore.config import Config
+
     return boto3.client(
         "s3",
-        endpoint_url=secrets.get("AWS_ENDPOINT_URL") or None,
-        region_name=secrets.get("AWS_REGION") or "us-east-1",
-        aws_access_key_id=secrets.get("AWS_ACCESS_KEY_ID"),
-        aws_secret_access_key=secrets.get("AWS_SECRET_ACCESS_KEY"),
-        aws_session_token=secrets.get("AWS_SESSION_TOKEN") or None,
+        endpoint_url=endpoint or None,
+        region_name=region or "us-east-1",
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        aws_session_token=session or None,
         config=Config(
             connect_timeout=CONNECT_S,
             read_timeout=READ_S,
             retries={"max_attempts": ATTEMPTS, "mode": "standard"},
             request_checksum_calculation="when_required",  # other servers than Amazon's know no trailing checksums
             response_checksum_validation="when_required",
-            s3={"addressing_style": "path" if secrets.get("AWS_ENDPOINT_URL") else "auto"},
+            s3={"addressing_style": "path" if endpoint else "auto"},
         ),
     )
 
