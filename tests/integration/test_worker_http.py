@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import socket
 from pathlib import Path
 
@@ -186,11 +187,33 @@ async def test_random_bodies_never_make_a_5xx():
 async def test_metrics_do_not_grow_with_what_clients_send():
     async with a_worker() as (_, http, _), client(http) as c:
         await ask(c, items(1))
+        draw = random.Random(22)
+        names = ["".join(draw.choices("abcxyz019._-", k=draw.randint(1, 40))) for _ in range(500)]
+        await asyncio.gather(c.post("/v2/models/none/infer", json={}), c.get("/v2/none"))  # these may have a line each
         before = len((await c.get("/metrics")).text.splitlines())
-        for i in range(200):
-            await c.post(f"/v2/models/m{i}/infer", json={})
-            await c.get(f"/v2/other/{i}")
+        for start in range(0, 500, 50):
+            some = names[start : start + 50]
+            asked = [c.post(f"/v2/models/{name}/infer", json={}) for name in some]
+            answers = await asyncio.gather(*asked, *(c.get(f"/{name}/{name}?{name}={name}") for name in some))
+            assert {one.status_code for one in answers} <= {400, 404, 405}
         assert len((await c.get("/metrics")).text.splitlines()) == before
+
+
+async def test_every_inference_metric_says_namespace_and_model_and_only_what_it_declares():
+    from prometheus_client.parser import text_string_to_metric_families
+
+    from apparate.contract.metrics import WORKER
+
+    async with a_worker(plan=Plan.of(1, [1], [1.0], "tiny")) as (worker, http, _), client(http) as c:
+        filled(worker)
+        await ask(c, items(2))
+        families = {one.name: one for one in text_string_to_metric_families((await c.get("/metrics")).text)}
+    for metric in WORKER:
+        for sample in families[metric.name].samples:
+            assert set(sample.labels) - {"le"} == set(metric.labels), sample
+            assert (sample.labels["namespace"], sample.labels["model"]) == ("default", "tiny")
+    assert {one.labels["ramp"] for one in families["apparate_exits"].samples} <= {"0", "1", "2", "final"}
+    assert [one.value for one in families["apparate_plan_revision"].samples] == [1]
 
 
 async def test_every_declared_worker_metric_is_exposed():
