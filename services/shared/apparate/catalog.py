@@ -47,7 +47,7 @@ class RampCatalog:
         for name in ("reach_ms", "overhead_ms", "full_ms"):
             try:
                 values = np.array(getattr(self, name), np.float64)
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise InvalidCatalog(f"{name} is not a table of numbers: {error}") from None
             values.setflags(write=False)
             object.__setattr__(self, name, values)
@@ -159,15 +159,20 @@ class RampCatalog:
         known = {"format", "digest", "layers", "batch_sizes", "T", "o", "full"}
         try:
             sizes = tuple(int(b) for b in data["batch_sizes"])
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InvalidCatalog(f"batch_sizes is {data['batch_sizes']!r}, must be a list of whole numbers") from None
+        layers, digest = data.get("layers", ()), data.get("digest", "")
+        if not isinstance(layers, list | tuple):
+            raise InvalidCatalog(f"layers is {layers!r}, must be a list of names")
+        if not isinstance(digest, str):
+            raise InvalidCatalog(f"digest is {digest!r}, must be text")
         return cls(
             batch_sizes=sizes,
             reach_ms=data["T"],
             overhead_ms=data["o"],
             full_ms=data["full"],
-            layers=tuple(str(name) for name in data.get("layers", ())),
-            digest=str(data.get("digest", "")),
+            layers=tuple(str(name) for name in layers),
+            digest=digest,
             extra={k: v for k, v in data.items() if k not in known},
         )
 
