@@ -84,7 +84,7 @@ async def test_what_is_reported_more_often_than_may_be_written_is_written_once_a
         for updated in range(8):
             sink.report(delivery=delivery(updated))
             await asyncio.sleep(0.02)
-        await eventually_async(lambda: objects.status().get("delivery", {}).get("updatedWorkers") == 7)
+        await eventually_async(lambda: objects.status().get("delivery", {}).get("updatedWorkers") == 7, within=15)
         assert len(wrote) == 2
 
 
