@@ -119,6 +119,7 @@ def test_rollback_puts_an_earlier_plan_in_force_under_a_new_revision(objects, cl
     ("argv", "words"),
     [
         (["rollback", "m", "5"], "revision 5 is not in the history; there are: 6, 3"),
+        (["rollback", "m", "7"], "plan revision 7 is in force already"),
         (["rollback", "m", "3"], "revision 3 is for catalog another"),
         (["exits", "nobody"], "there is no model nobody; models are: "),
     ],

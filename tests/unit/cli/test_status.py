@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from apparate.cli.main import run
+from apparate.cli.status import UNREMARKABLE, news
+from apparate.contract.conditions import Reason
 
 MODEL: dict[str, Any] = {
     "namespace": "default",
@@ -68,6 +70,24 @@ def test_status_shows_plan_delivery_and_last_decision(url: str, capsys: pytest.C
     assert run(["status", "--url", url]) == 0
     shown = capsys.readouterr().out
     assert [t for t in ("default/vision", "1/2", "50.0 %", "0.4 %", "Tuned: one ramp opens") if t not in shown] == []
+
+
+def test_status_says_what_is_wrong_and_what_cannot_be_known_but_not_that_nobody_asks() -> None:
+    conditions = [
+        {"type": "Ready", "status": "True", "reason": "Ready", "message": "2 of 2 workers ready"},
+        {"type": "PlanDelivered", "status": "False", "reason": "PlanRefused", "message": "w refused it"},
+        {"type": "FeedbackFlowing", "status": "Unknown", "reason": "RedisUnreachable", "message": "no answer"},
+        {"type": "AccuracyMet", "status": "Unknown", "reason": "NotEnoughFeedback", "message": "0 answers"},
+    ]
+    assert list(news({**MODEL, "conditions": conditions})) == [
+        "Tuned: one ramp opens",
+        "not PlanDelivered: PlanRefused: w refused it",
+        "FeedbackFlowing is not known: RedisUnreachable: no answer",
+    ]
+
+
+def test_unremarkable_reasons_are_those_of_conditions() -> None:
+    assert set(UNREMARKABLE) == {Reason.NO_TRAFFIC, Reason.TOO_FEW_RECORDS}
 
 
 def test_status_as_json_is_what_the_controller_said(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from apparate.cli.target import AsJson, Context, Everywhere, Kubeconfig, Name, Namespace, Url, choose, key_of
 
+UNREMARKABLE = ("NoTraffic", "NotEnoughFeedback")  # reasons for which a condition is not known though all is well
 COLUMNS = ("model", "plan", "on it", "ramps", "exits", "loss", "saving", "window")
 
 
@@ -56,6 +57,8 @@ def news(one: dict[str, Any]) -> Iterator[str]:
     for condition in one.get("conditions", []):
         if condition["status"] == "False":
             yield f"not {condition['type']}: {condition['reason']}: {condition.get('message', '')}"
+        elif condition["status"] == "Unknown" and condition["reason"] not in UNREMARKABLE:
+            yield f"{condition['type']} is not known: {condition['reason']}: {condition.get('message', '')}"
 
 
 def exits_command(

@@ -253,6 +253,8 @@ def rollback_of(thing: Json, revision: int) -> tuple[Json, list[Json]]:
     status = thing.get("status") or {}
     current, history = status.get("plan") or {"revision": 0}, status.get("history", [])
     old = next((plan for plan in history if plan["revision"] == revision), None)
+    if old is None and revision and revision == current["revision"]:
+        raise CommandError(f"plan revision {revision} is in force already", BAD_INPUT)
     if old is None:
         known = ", ".join(str(plan["revision"]) for plan in history_with(history, None, 0)) or "none"
         raise CommandError(f"plan revision {revision} is not in the history; there are: {known}", BAD_INPUT)
