@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import re
 import socket
 from pathlib import Path
 
@@ -258,5 +259,6 @@ async def test_a_port_that_is_taken_is_refused_by_number(name):
         port = taken.getsockname()[1]
         settings = WorkerSettings.load({}, document=Path("m.yaml"), **{"http_port": 0, "grpc_port": 0, name: port})
         worker = Worker(a_document(), a_prepared_model(), settings, torch.device("cpu"))
-        with pytest.raises(InvalidSetup, match=str(port)):
+        field = f"spec.serving.protocols.{name.removesuffix('_port')}.port"
+        with pytest.raises(InvalidSetup, match=rf"port {port}: .*; {re.escape(field)} asks for another"):
             await worker.start()

@@ -75,3 +75,9 @@ class DeadlinePassed(WorkerError):
 
 class InvalidSetup(ValueError):
     """The worker cannot start; the message says what to change."""
+
+
+def words_of(error: BaseException) -> str:
+    """What an error of the model says, without the code of ours that TorchScript shows before it."""
+    text = str(error).strip()
+    return text.splitlines()[-1] if "TorchScript" in text else text

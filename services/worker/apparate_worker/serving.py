@@ -17,7 +17,7 @@ from apparate.feedback import FINAL
 from apparate.service.telemetry import get_logger
 from apparate_worker.batching import Batcher, Item, stack
 from apparate_worker.engine import Engine, Output, Schedule
-from apparate_worker.errors import InferenceFailed, NotReady, WorkerError
+from apparate_worker.errors import InferenceFailed, NotReady, WorkerError, words_of
 from apparate_worker.guard import WorkerGuard
 from apparate_worker.passes import Flight, Parked, Pass
 from apparate_worker.release import scores
@@ -163,7 +163,7 @@ class DeviceThread:
         left = [one.items[row] for row in one.release.rest()]
         if len(one.items) == 1:
             log.warning("the model raised on a request", error=str(error), exc_info=error)
-            self._tell(self._fail, left, InferenceFailed(f"the model raised on this request: {error}"))
+            self._tell(self._fail, left, InferenceFailed(f"the model raised on this request: {words_of(error)}"))
             return
         for item in left:
             self.beat = time.monotonic()

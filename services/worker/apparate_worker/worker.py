@@ -21,7 +21,7 @@ from apparate.service.telemetry import get_logger
 from apparate_worker.batching import Batcher
 from apparate_worker.budget import AdjustableGuard
 from apparate_worker.engine import Array, Engine, Schedule, link_to, warm_up
-from apparate_worker.errors import InvalidSetup, NotReady
+from apparate_worker.errors import InvalidSetup, NotReady, words_of
 from apparate_worker.feedback import Identity, RedisSender, Reporter
 from apparate_worker.heartbeat import Beat, Heartbeat
 from apparate_worker.metering import Meter
@@ -191,7 +191,7 @@ class Worker:
             try:
                 warm_up(self._engine, inputs, [everything, self.device_thread.schedule])
             except Exception as error:
-                raise InvalidSetup(f"the model raises on a batch of {size}: {error}") from error
+                raise InvalidSetup(f"the model raises on a batch of {size}: {words_of(error)}") from error
 
     def _apply(self, plan: Plan) -> None:
         self.device_thread.schedule = Schedule(plan, self._ramps)
@@ -294,7 +294,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.listen(2048)
     except OSError as error:
         listening.close()
-        raise InvalidSetup(f"cannot listen for HTTP on {host} port {port}: {error}") from error
+        raise InvalidSetup(_cannot_listen("HTTP", host, port, error.strerror or str(error))) from error
     return listening
 
 
@@ -302,7 +302,13 @@ def _add_port(server: object, host: str, port: int) -> int:
     try:
         return int(server.add_insecure_port(_address(host, port)))  # type: ignore[attr-defined]
     except RuntimeError as error:
-        raise InvalidSetup(f"cannot listen for gRPC on {host} port {port}: {error}") from error
+        why = str(error).partition(";")[0]  # then comes how to debug gRPC
+        raise InvalidSetup(_cannot_listen("gRPC", host, port, why)) from error
+
+
+def _cannot_listen(protocol: str, host: str, port: int, why: str) -> str:
+    field = f"spec.serving.protocols.{protocol.lower()}.port"
+    return f"cannot listen for {protocol} on {host} port {port}: {why}; {field} asks for another, 0 for a free one"
 
 
 def _address(host: str, port: int) -> str:

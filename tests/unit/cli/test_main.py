@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -102,3 +103,15 @@ def test_no_controller_is_said_plainly(capsys: pytest.CaptureFixture[str]) -> No
 def test_an_address_that_is_not_http_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["exits", "m", "--url", "file:///etc/passwd"]) == 2
     assert "must start with http" in capsys.readouterr().err
+
+
+def test_a_preparation_that_is_killed_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = tmp_path / "model.yaml"
+    document.write_text(
+        "metadata: {name: m}\nspec: {model: {source: w, entrypoint: 'a.b:c'}, bootstrap: {data: d.npz}}\n"
+    )
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: subprocess.CompletedProcess([], -signal.SIGKILL))
+    assert run(["serve", "-f", str(document)]) == 1
+    assert capsys.readouterr().err == f"error: {document}: preparing was ended by SIGKILL\n"

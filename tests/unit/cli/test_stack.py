@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from apparate.cli.children import Child
+from apparate.cli.logs import LogWriter
 from apparate.cli.stack import next_port
 
 
@@ -19,3 +21,10 @@ def test_a_second_model_with_the_same_port_moves_up() -> None:
 
 def test_zero_stays_a_free_port() -> None:
     assert [next_port(0, index, set()) for index in range(2)] == [0, 0]
+
+
+def test_the_last_words_of_a_child_are_its_event_and_its_error() -> None:
+    child = Child("worker m-0", (), {}, LogWriter())
+    child._said.append('{"event": "the worker cannot start", "error": "there is\\nno model", "level": "error"}')
+    child._said.append('{"event": "bye", "level": "info"}')
+    assert child.last_words() == "the worker cannot start: no model"

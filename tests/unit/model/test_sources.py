@@ -72,6 +72,28 @@ def test_an_entrypoint_that_fails_says_how(document: Document, function: str, wo
         load_source(with_model(document, entrypoint=f"{module}:{function}"))
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("def load(path", "SyntaxError: "),
+        ("raise RuntimeError('no luck today')", "RuntimeError: no luck today"),
+        ("import sys\nsys.exit(5)", "SystemExit: 5"),
+        ("import json\njson.nothing", "AttributeError: module 'json'"),
+    ],
+)
+def test_an_entrypoint_whose_module_fails_says_how(document: Document, code: str, words: str):
+    name = f"fails_{abs(hash(code))}"
+    (document.base / f"{name}.py").write_text(code)
+    with pytest.raises(InvalidSource, match=f"entrypoint {name}:load cannot be imported: {words}"):
+        load_source(with_model(document, entrypoint=f"{name}:load"))
+
+
+def test_an_entrypoint_that_exits_says_so(document: Document):
+    (document.base / "leaves.py").write_text("import sys\ndef load(path):\n    sys.exit('no GPU')\n")
+    with pytest.raises(InvalidSource, match=r"leaves:load failed on .*: SystemExit: no GPU"):
+        load_source(with_model(document, entrypoint="leaves:load"))
+
+
 def test_a_model_without_named_inputs_is_refused(document: Document):
     with pytest.raises(InvalidSource, match=r"spec\.model\.inputs is empty"):
         load_source(with_model(document, inputs=()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from apparate.contract.document import Document
 from apparate.contract.resource import TensorSpec
 from apparate_worker.model.errors import InvalidPrepared
 from apparate_worker.model.ramps import RampHead, RampShape, describe
-from apparate_worker.model.store import CATALOG, FILES, load_prepared, publish, save_backbone, save_ramps
+from apparate_worker.model.store import CATALOG, FILES, RAMPS, load_prepared, publish, save_backbone, save_ramps
 from support.nets import CPU, IMAGE, Residual, in_pieces, pixels, seeded, traced, write_model
 
 MODEL = seeded(Residual())
@@ -115,3 +117,14 @@ def test_publishing_again_takes_the_place_of_the_old_folder(document: Document):
     digest = write_prepared(document).digest
     assert load_prepared(document.prepared, document, CPU).catalog.digest == digest
     assert [path.name for path in document.prepared.parent.iterdir()] == ["small"]
+
+
+def test_a_write_that_fails_has_its_number(tmp_path: Path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))  # as a full disk would, safetensors fails in its own way
+    try:
+        with pytest.raises(OSError, match=RAMPS) as caught:
+            save_ramps(tmp_path, [RampHead(RampShape(4, "mean"), torch.randn(4, 8), torch.zeros(4), 2.0)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.errno == errno.EFBIG

@@ -83,3 +83,19 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes):
     (tmp_path / "data.npz").write_bytes(content)
     with pytest.raises(InvalidBootstrap, match=r"data\.npz is not an"):
         load_bootstrap(tmp_path / "data.npz", [IMAGE], 1000)
+
+
+def test_a_single_array_is_refused(tmp_path: Path):
+    with (tmp_path / "data.npz").open("wb") as file:
+        np.save(file, pixels(80))
+    with pytest.raises(InvalidBootstrap, match=r"data\.npz is not an \.npz"):
+        load_bootstrap(tmp_path / "data.npz", [IMAGE], 1000)
+
+
+def test_packed_data_that_was_damaged_is_refused(tmp_path: Path):
+    np.savez_compressed(tmp_path / "data.npz", pixels=pixels(80))
+    content = bytearray((tmp_path / "data.npz").read_bytes())
+    content[100:400] = b"\xff" * 300
+    (tmp_path / "data.npz").write_bytes(content)
+    with pytest.raises(InvalidBootstrap, match=r"data\.npz is not an"):
+        load_bootstrap(tmp_path / "data.npz", [IMAGE], 1000)

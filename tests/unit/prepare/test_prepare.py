@@ -144,6 +144,27 @@ def test_a_preparation_that_was_stopped_goes_on_after_its_last_finished_stage(tm
     assert watch.stages == ["latencies", "ready"]
 
 
+def test_a_preparation_that_left_only_half_a_marker_begins_anew(tmp_path: Path):
+    document, watch = image_document(tmp_path), Watch()
+    partial = document.prepared.with_name(f".{document.prepared.name}.partial")
+    partial.mkdir(parents=True)
+    (partial / "key.json").write_text("")
+    prepare(document, progress=watch)
+    assert watch.stages == ["sites", "features", "training", "choosing", "latencies", "ready"]
+
+
+def test_a_folder_that_cannot_be_written_is_taken_when_it_holds_what_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    document = image_document(tmp_path)
+    first = prepare(document)
+    lock = document.prepared.with_name(f".{document.prepared.name}.lock")
+    lock.unlink()
+    monkeypatch.setattr("apparate_worker.prepare.job.os.access", lambda *_: False)  # tests may run as root
+    assert prepare(document).digest == first.digest
+    assert not lock.exists()
+
+
 def test_a_model_whose_answers_are_not_numbers_is_refused_with_the_record(tmp_path: Path):
     model = seeded(Residual())
     model.head.bias[1] = float("nan")

@@ -26,3 +26,18 @@ def test_every_error_stands_in_the_tree_that_opens_the_file(kind):
 @pytest.mark.parametrize("kind", [errors.QueueFull, errors.NotReady])
 def test_what_passes_by_itself_says_when_to_try_again(kind):
     assert kind.retry_after_s >= 1
+
+
+def test_an_error_out_of_torchscript_is_told_without_the_code_around_it():
+    text = (
+        "The following operation failed in the TorchScript interpreter.\n"
+        "Traceback of TorchScript (most recent call last):\n"
+        '  File "<string>", line 2, in forward\n'
+        "    v_embedding = torch.ops.aten.embedding(self.p_model_e_weight, v_inputs_0)\n"
+        "RuntimeError: index out of range in self\n"
+    )
+    assert errors.words_of(RuntimeError(text)) == "RuntimeError: index out of range in self"
+
+
+def test_any_other_error_is_told_as_it_is():
+    assert errors.words_of(RuntimeError("one\ntwo")) == "one\ntwo"

@@ -131,7 +131,8 @@ class Child:
                 return text
             if isinstance(entry, dict) and entry.get("level") in ("error", "critical"):
                 told = entry.get("error") or entry.get("reason") or entry.get("exception") or ""
-                return f"{entry.get('event', '')} {str(told).strip().splitlines()[-1] if told else ''}".strip()
+                words = (str(entry.get("event") or ""), *str(told).strip().splitlines()[-1:])
+                return ": ".join(word for word in words if word)
         return self._said[-1] if self._said else "it said nothing"
 
     def send(self, number: signal.Signals) -> None:

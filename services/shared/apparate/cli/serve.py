@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -71,6 +72,8 @@ def prepare_all(served: Sequence[Served]) -> None:
         status = subprocess.run(
             [sys.executable, "-m", "apparate.cli", "prepare", "-f", str(file)], stdout=sys.stderr, check=False
         ).returncode
+        if status < 0:  # a crash of the model's own code, or killed for memory: it could not say so itself
+            raise CommandError(f"{file}: preparing was ended by {signal.Signals(-status).name}", FAILED)
         if status:
             raise CommandError(f"{file}: preparing failed, see above", status if status == BAD_INPUT else FAILED)
 

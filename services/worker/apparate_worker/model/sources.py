@@ -91,14 +91,17 @@ def _from_entrypoint(wanted: ModelSource, path: Path) -> nn.Module:
     entrypoint = wanted.entrypoint or ""
     module_name, _, function_name = entrypoint.partition(":")
     try:
-        function = getattr(importlib.import_module(module_name), function_name)
+        module = importlib.import_module(module_name)
     except ImportError as error:
         raise InvalidSource(f"entrypoint {entrypoint} cannot be imported: {error}") from error
-    except AttributeError:
-        raise InvalidSource(f"entrypoint {entrypoint}: module {module_name} has no {function_name}") from None
+    except (Exception, SystemExit) as error:  # it is anybody's code
+        raise InvalidSource(f"entrypoint {entrypoint} cannot be imported: {type(error).__name__}: {error}") from error
+    function = getattr(module, function_name, None)
+    if function is None:
+        raise InvalidSource(f"entrypoint {entrypoint}: module {module_name} has no {function_name}")
     try:
         model = function(path)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidSource(f"entrypoint {entrypoint} failed on {path}: {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
         raise InvalidSource(f"entrypoint {entrypoint} returned a {type(model).__name__}, expected an nn.Module")

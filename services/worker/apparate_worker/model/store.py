@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -49,7 +50,7 @@ class PreparedModel:
 def save_backbone(folder: Path, constants: Mapping[str, Tensor], model: Cut) -> None:
     """Write the backbone's weights and the text of its segments."""
     save_cut(folder, model)
-    save_file({name: value.detach().cpu().clone().contiguous() for name, value in constants.items()}, folder / MODEL)
+    _save({name: value.detach().cpu().clone().contiguous() for name, value in constants.items()}, folder / MODEL)
 
 
 def save_cut(folder: Path, model: Cut, name: str = SEGMENTS) -> None:
@@ -64,7 +65,19 @@ def save_ramps(folder: Path, heads: Sequence[RampHead]) -> None:
         weight, bias, temperature = head.numpy()
         tensors |= {f"{r}.weight": torch.tensor(weight), f"{r}.bias": torch.tensor(bias)}
         tensors[f"{r}.temperature"] = torch.tensor(temperature, dtype=torch.float64)
-    save_file(tensors, folder / RAMPS)
+    _save(tensors, folder / RAMPS)
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write tensors. Raises OSError with its number, by which a full disk is told; safetensors has it in its text."""
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def load_backbone(folder: Path, device: torch.device) -> tuple[SegmentedModel, Tail | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from apparate_worker.model.errors import InvalidBootstrap
 from apparate_worker.model.sources import dtype_of
 
 LEAST_RECORDS = 64  # fewer cannot train a ramp and check it too
+BROKEN = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, AttributeError, RuntimeError)
+"""What reading a damaged or foreign file raises; RuntimeError: encrypted, or packed by an unknown method."""
 Array = npt.NDArray[Any]
 
 
@@ -74,16 +77,18 @@ def _lengths(mask: Array) -> npt.NDArray[np.int64]:
 def load_bootstrap(path: Path, specs: Sequence[TensorSpec], max_records: int) -> BootstrapData:
     """The data for some inputs. Raises InvalidBootstrap that names the array and what is wrong with it."""
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:  # numpy leaves a broken file open
+        with path.open("rb") as raw, zipfile.ZipFile(raw):  # numpy leaves a broken file open
+            pass  # numpy would take a single array as well
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             missing = [spec.name for spec in specs if spec.name not in file.files]
             if missing:
                 raise InvalidBootstrap(f"{path} has no array {', '.join(missing)}; it has {', '.join(file.files)}")
             arrays = {spec.name: file[spec.name] for spec in specs}
     except FileNotFoundError:
         raise InvalidBootstrap(f"bootstrap data {path} does not exist") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-        if isinstance(error, InvalidBootstrap):
-            raise
+    except InvalidBootstrap:
+        raise
+    except BROKEN as error:
         raise InvalidBootstrap(f"bootstrap data {path} is not an .npz of plain arrays: {error}") from error
     for spec in specs:
         _check(path, spec, arrays[spec.name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -40,8 +41,8 @@ class Job:
 
     def finished(self, marker: str) -> dict[str, Any] | None:
         """What a stage left behind when it finished in an earlier run, or None."""
-        path = self.partial / marker
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+        found = _read(self.partial / marker)
+        return dict(found) if found is not None else None
 
     def finish(self, marker: str, content: Mapping[str, Any]) -> None:
         """Mark a stage as finished, for a later run that resumes."""
@@ -54,6 +55,9 @@ class Job:
 def alone(folder: Path, tell: Progress) -> Iterator[None]:
     """Only one process prepares into a folder at a time; another waits and then finds the work done."""
     folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.is_dir() and not os.access(folder.parent, os.W_OK):
+        yield  # nobody prepares into a folder that cannot be written, but it may hold what is wanted
+        return
     with folder.with_name(f".{folder.name}.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,9 +71,16 @@ def partial_folder(folder: Path, key: str, force: bool) -> Path:
     """The folder this preparation works in: of an earlier run of the same inputs if it was stopped, else empty."""
     partial = folder.with_name(f".{folder.name}.partial")
     marker = partial / KEY
-    same = marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == key
-    if force or not same:
+    if force or _read(marker) != key:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         marker.write_text(json.dumps(key), encoding="utf-8")
     return partial
+
+
+def _read(path: Path) -> Any:
+    """The JSON of a file; None when there is none, or only a part of it, as a full disk or a lost machine leaves it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
