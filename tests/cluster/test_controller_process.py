@@ -218,6 +218,27 @@ def test_of_two_controllers_one_adapts_and_the_other_takes_over_when_it_is_kille
             eventually(lambda: second.model().get("plan", {}).get("revision") == 10, within=30)
 
 
+def test_a_standby_answers_about_models_as_the_leader_does(objects, redis_server):
+    lease = {"LEASE_NAMESPACE": objects.namespace, "ADDRESS": "127.0.0.1"}
+    path = f"/v1/models/{objects.namespace}/m"
+    objects.prepare()
+    with a_controller(objects, redis_server, **lease) as first:
+        eventually(lambda: first.model().get("plan", {}).get("revision") == 1, within=10)
+        with a_controller(objects, redis_server, **lease) as second:
+            eventually(lambda: "leads" in second.get("/readyz")["problems"].get("", ""), within=10)
+            assert second.get(path)["plan"] == first.get(path)["plan"]
+            assert second.get("/v1/models") == first.get("/v1/models")
+            assert second.get("/v1/models/nowhere/none") == {"status": 404}
+            recordings = [httpx.get(f"{one.url}{path}/recording?ramps=all") for one in (first, second)]
+            assert recordings[0].headers["content-disposition"] == recordings[1].headers["content-disposition"]
+            assert "apparate_leader 0" in httpx.get(second.url + "/metrics").text  # its own
+            first.process.send(signal.SIGKILL)
+            first.process.wait()
+            answer = httpx.get(f"{second.url}/v1/models")
+            assert (answer.status_code, "does not answer" in answer.text) == (503, True)
+            eventually(lambda: second.model().get("plan", {}).get("revision") == 1, within=30)
+
+
 def test_a_controller_that_ends_lets_another_lead_at_once(objects, redis_server):
     lease = {"LEASE_NAMESPACE": objects.namespace}
     objects.prepare()

@@ -25,6 +25,7 @@ from apparate.service.telemetry import Telemetry, configure_logging, get_logger
 from apparate_controller import controls
 from apparate_controller.app import create_app
 from apparate_controller.cluster import ClusterController
+from apparate_controller.forwarding import pass_on_to_leader
 from apparate_controller.loop import ModelLoop, Ports
 from apparate_controller.models import Model, Models, load_models
 from apparate_controller.observe import ModelObserver
@@ -84,8 +85,9 @@ async def run(
         closing.push_async_callback(close, commands)
         if client is not None:
             closing.callback(client.close)
-            cluster = ClusterController(settings, client, commands, telemetry)
+            cluster = ClusterController(settings, client, commands, telemetry, listening.getsockname()[1])
             app = create_app(cluster.models, telemetry, stuck_s=settings.stuck_s, standby=cluster.standby)
+            pass_on_to_leader(app, cluster.standby, cluster.leader)
             await serve(settings, app, cluster, watch_eviction(commands, telemetry), listening)
             return
         readers = {one.model.key: connect(settings.redis_url, block_s=settings.block_s) for one in documents}

@@ -31,7 +31,9 @@ from apparate_controller.sources.redis_stream import RedisFeedbackSource
 class ClusterController:
     """Adapts the models of a cluster while this process leads. `run` until `stop`."""
 
-    def __init__(self, settings: ControllerSettings, client: KubeClient, commands: Redis, telemetry: Telemetry) -> None:
+    def __init__(
+        self, settings: ControllerSettings, client: KubeClient, commands: Redis, telemetry: Telemetry, port: int
+    ) -> None:
         self._settings, self._commands, self._telemetry = settings, commands, telemetry
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="kubernetes")
         self.models = ObjectModels(
@@ -47,7 +49,9 @@ class ClusterController:
         if settings.lease_namespace:
             identity = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
             where = settings.lease_namespace, settings.lease_name
-            self._leadership = Leadership(client, *where, identity, threads=self._threads)
+            host = f"[{settings.address}]" if ":" in settings.address else settings.address
+            address = f"{host}:{port}" if host else ""
+            self._leadership = Leadership(client, *where, identity, address=address, threads=self._threads)
         self._leads = self._leadership is None
         self._stopping = asyncio.Event()
 
@@ -57,6 +61,10 @@ class ClusterController:
             return ""
         holder = self._leadership.holder if self._leadership is not None else ""
         return f"standby: {holder} leads" if holder else "standby: nobody is known to lead"
+
+    def leader(self) -> str:
+        """Where the process that adapts the models answers, as host:port; empty when that is not known."""
+        return self._leadership.leader_address if self._leadership is not None else ""
 
     def stop(self) -> None:
         """Make `run` end soon."""

@@ -34,6 +34,12 @@ class ControllerSettings(ServiceSettings):
     lease_name: str = Field(default="apparate-controller", min_length=1, max_length=253, description="Its name.")
     host: str = Field(default="127.0.0.1", description="Address that the HTTP API listens on.")
     port: int = Field(default=8070, ge=0, le=65535, description="TCP port of the HTTP API; 0 picks a free one.")
+    address: str = Field(
+        default="",
+        max_length=253,
+        description="Host name or address at which other controllers reach this one, as a pod its IP: those that wait "
+        "for the Lease pass questions about models on to the one that leads. Empty: they answer 503.",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Least level logged.")
     name: str = Field(
         default="controller",

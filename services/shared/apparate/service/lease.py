@@ -18,6 +18,8 @@ DURATION_S = 15  # without a sign of life for so long the holder is taken for de
 RENEW_S = 3.0
 GIVE_UP_S = 10.0  # a holder that could not renew for so long stops, well before anybody else may begin
 CALL_S = 3.0
+ADDRESS = "apparate.dev/address"
+"""Annotation of a Lease: where its holder answers, as host:port."""
 log = get_logger(__name__)
 
 
@@ -31,12 +33,14 @@ class Leadership:
         name: str,
         identity: str,
         *,
+        address: str = "",
         threads: Executor | None = None,
         duration_s: int = DURATION_S,
         renew_s: float = RENEW_S,
         give_up_s: float = GIVE_UP_S,
     ) -> None:
         self._client, self._namespace, self._name, self.identity = client, namespace, name, identity
+        self._address, self._known_address = address, ""
         self._threads, self._duration_s, self._renew_s, self._give_up_s = threads, duration_s, renew_s, give_up_s
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._seen: tuple[str, str] | None = None
@@ -44,6 +48,11 @@ class Leadership:
         self._lease: Json | None = None
         self.holder = ""
         """Who leads, as far as is known."""
+
+    @property
+    def leader_address(self) -> str:
+        """Where who leads answers, as host:port; empty when that is not known."""
+        return self._known_address if self.holder else ""
 
     async def acquire(self) -> None:
         """Wait until this process leads."""
@@ -102,6 +111,7 @@ class Leadership:
             return self._write("POST", self._path, lease, changes=0)
         spec = lease.get("spec", {})
         self.holder = str(spec.get("holderIdentity") or "")
+        self._known_address = str((lease["metadata"].get("annotations") or {}).get(ADDRESS, ""))
         sign = (self.holder, str(spec.get("renewTime", "")))
         if sign != self._seen:
             self._seen, self._seen_at = sign, time.monotonic()
@@ -142,11 +152,14 @@ class Leadership:
             "renewTime": now,
             "leaseTransitions": changes,
         }
+        others = {k: v for k, v in (lease["metadata"].get("annotations") or {}).items() if k != ADDRESS}
+        annotations = others | ({ADDRESS: self._address} if self._address else {})
+        body = {**lease, "metadata": {**lease["metadata"], "annotations": annotations}, "spec": spec}
         try:
-            self._lease = self._client.call(method, path, body={**lease, "spec": spec}, timeout_s=CALL_S)
+            self._lease = self._client.call(method, path, body=body, timeout_s=CALL_S)
         except KubeError as error:
             if error.status == CONFLICT:
                 return False
             raise
-        self.holder = self.identity
+        self.holder, self._known_address = self.identity, self._address
         return True
