@@ -197,6 +197,13 @@ def test_deleting_a_model_leaves_nothing_behind_even_without_an_operator(
     assert eventually(lambda: not hand.leftovers(), within=60)
 
 
+def test_a_foreground_deletion_takes_everything_along(hand: Hand, operator: RunningOperator):
+    hand.serve(a_body())
+    hand.cluster.kubectl("delete", "eem", "resnet", "-n", hand.namespace, "--cascade=foreground", "--timeout=60s")
+    eventually(lambda: hand.leftovers() == [], within=40)
+    assert "422" not in operator.log
+
+
 def test_orphans_are_kept_when_that_is_asked_for(hand: Hand, operator: RunningOperator):
     hand.serve(a_body())
     hand.cluster.kubectl("delete", "eem", "resnet", "-n", hand.namespace, "--cascade=orphan", "--timeout=60s")

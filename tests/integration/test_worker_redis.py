@@ -95,6 +95,29 @@ async def test_a_plan_is_in_force_soon_after_it_is_published_and_the_newest_one_
         await eventually_async(lambda: heartbeat(redis_server).get("revision") == 3)
 
 
+async def test_a_hundred_plans_under_load_cost_no_request_and_no_restart(redis_server):
+    async with a_worker(redis_url=redis_server) as (worker, http, _), client(http) as c:
+        stop = asyncio.Event()
+
+        async def keep_asking():
+            answers = []
+            while not stop.is_set():
+                answers.append(await c.post(URL, json=json_body(items(1))))
+            return answers
+
+        asking = [asyncio.create_task(keep_asking()) for _ in range(4)]
+        for revision in range(1, 101):
+            publish(redis_server, Plan.of(revision, [revision % 3], [revision / 100], "tiny"))
+            await asyncio.sleep(0.01)
+        await in_force(worker, 100)
+        stop.set()
+        answers = [one for some in await asyncio.gather(*asking) for one in some]
+    assert {one.status_code for one in answers} == {200}
+    revisions = [one.json()["parameters"]["plan_revision"] for one in answers]
+    assert len(set(revisions)) > 10
+    assert max(revisions) <= 100
+
+
 async def test_a_bad_plan_changes_nothing_and_is_counted(redis_server):
     good = Plan.of(4, [0], [0.5], "tiny")
     async with a_worker(redis_url=redis_server, plan=good) as (worker, http, _), client(http) as c:
