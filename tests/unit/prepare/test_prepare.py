@@ -153,6 +153,21 @@ def test_a_preparation_that_left_only_half_a_marker_begins_anew(tmp_path: Path):
     assert watch.stages == ["sites", "features", "training", "choosing", "latencies", "ready"]
 
 
+def test_a_preparation_that_left_a_damaged_folder_begins_anew(tmp_path: Path):
+    document, watch = image_document(tmp_path), Watch()
+
+    def stop(step: Step) -> None:
+        if step.stage == "latencies":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(document, progress=stop)
+    weights = document.prepared.with_name(f".{document.prepared.name}.partial") / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:50])
+    prepare(document, progress=watch)
+    assert watch.stages == ["sites", "features", "training", "choosing", "latencies", "ready"]
+
+
 def test_a_folder_that_cannot_be_written_is_taken_when_it_holds_what_is_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -45,7 +45,10 @@ class Job:
         return dict(found) if found is not None else None
 
     def finish(self, marker: str, content: Mapping[str, Any]) -> None:
-        """Mark a stage as finished, for a later run that resumes."""
+        """Mark a stage as finished, for a later run that resumes; what it wrote is on the disk before the mark is."""
+        for path in self.partial.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
         fresh = self.partial / f".{marker}"
         fresh.write_text(json.dumps(content), encoding="utf-8")
         fresh.rename(self.partial / marker)

@@ -72,15 +72,24 @@ def _prepare(document: Document, device: torch.device, progress: Progress, force
         progress(Step("ready", 1.0, f"{folder} is prepared already"))
         return done
     keep_freed_memory()  # as the worker does: what is measured here is what it will take there
-    partial = partial_folder(folder, key, force)
-    job = Job(document, device, partial, key, progress)
+    try:
+        return _run(Job(document, device, partial_folder(folder, key, force), key, progress), data)
+    except InvalidPrepared as error:  # what a run that was stopped left behind is damaged
+        progress(Step("sites", 0.0, f"begun anew: {error}"))
+        return _run(Job(document, device, partial_folder(folder, key, True), key, progress), data)
+
+
+def _run(job: Job, data: BootstrapData) -> RampCatalog:
+    """Every stage that is not finished, and the folder in its place. Raises InvalidPrepared when it resumes from a
+    damaged one."""
+    folder = job.document.prepared
     backbone = _backbone(job, data)
     ramps = _ramps(job, data, backbone)
     catalog = _profile(job, data, ramps)
     extra = _about(job, data, backbone, ramps)
     catalog = RampCatalog.from_json(catalog.to_json() | extra)
-    published = publish(partial, folder, catalog)
-    progress(Step("ready", 1.0, f"{folder}: {published.ramps} ramps, digest {published.digest[:12]}"))
+    published = publish(job.partial, folder, catalog)
+    job.tell(Step("ready", 1.0, f"{folder}: {published.ramps} ramps, digest {published.digest[:12]}"))
     return published
 
 
