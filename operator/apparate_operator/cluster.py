@@ -13,6 +13,7 @@ from urllib.parse import quote
 from apparate.contract.conditions import OPERATOR as MANAGER
 from apparate.contract.resource import EarlyExitModel
 from apparate.service.kube import APPLY, CONFLICT, NOT_FOUND, KubeClient, KubeError
+from apparate_operator import definition
 from apparate_operator.conditions import Told
 from apparate_operator.kinds import EVENT, MODEL, SELECTOR, Json, Kind
 from apparate_operator.lifecycle import Apply
@@ -183,6 +184,10 @@ class Cluster:
                 return False
             raise
         return any(one.get("name") == MODEL.plural for one in found.get("resources", ()))
+
+    async def definition(self) -> Json:
+        """The installed CustomResourceDefinition of our models. Raises KubeError."""
+        return await self._call(self.client.call, "GET", definition.PATH)
 
     async def _call(self, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.threads, lambda: call(*arguments, **named))

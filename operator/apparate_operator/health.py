@@ -19,6 +19,8 @@ class Health:
     def __init__(self) -> None:
         self.starting: list[str] = ["the operator is starting"]
         """What the start waits for."""
+        self.outdated = ""
+        """What is wrong with the installed CustomResourceDefinition. A restart would not mend it."""
         self._missed: dict[Kind, int] = {}
 
     def watched(self, kind: Kind, *, missed: int) -> None:
@@ -47,11 +49,15 @@ async def serve(health: Health, render: Callable[[], bytes], host: str, port: in
         problems = health.problems()
         return web.json_response({"problems": problems}, status=503 if problems else 200)
 
+    async def readyz(_: web.Request) -> web.Response:
+        problems = health.problems() + list(filter(None, [health.outdated]))
+        return web.json_response({"problems": problems}, status=503 if problems else 200)
+
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=render(), headers={"Content-Type": METRICS_CONTENT_TYPE})
 
     app = web.Application()
-    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", healthz), web.get("/metrics", metrics)])
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, host, port)

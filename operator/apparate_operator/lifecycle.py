@@ -71,7 +71,7 @@ def next_step(
     preparation = prepare(model, observed, environment, wanted, now)
     serves = wanted if preparation.done else _active(model, observed)
     applies = [Apply(BY_NAME[body["kind"]], body) for body in _preparing(model, wanted, preparation)]
-    notes = []
+    notes = [environment.warning]
     if serves:
         scaling, note = _scaling(model, environment)
         notes.append(note)

@@ -6,12 +6,15 @@ import asyncio
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from logging import ERROR, INFO
 from typing import Any
 
-from apparate.service.kube import KubeClient, KubeError
+from apparate.service.kube import NOT_FOUND, KubeClient, KubeError
 from apparate.service.lease import Leadership
 from apparate.service.telemetry import Telemetry, get_logger
 from apparate_operator.cluster import Cluster
+from apparate_operator.definition import lacking, outdated
 from apparate_operator.health import Health
 from apparate_operator.kinds import CHILDREN, MODEL, WATCHED, Kind
 from apparate_operator.manifests.common import Environment
@@ -23,8 +26,10 @@ from apparate_operator.store import Key, Store
 
 THREADS = 8  # calls at a time; more would only wait in the API server's own queues
 CATCH_UP_S = 5.0  # a watch is late by this much at most, else it has missed something
+DEFINITION_S = 60.0  # between two looks at the CustomResourceDefinition, or as often as everything is listed
 LAG_S = 1.0  # between two looks at how late the event loop is
 TRIM_S = 15.0  # between two times that freed memory is given back, while there is nothing to do
+FORBIDDEN = 403
 log = get_logger(__name__)
 
 
@@ -61,7 +66,8 @@ class Operator:
 
     async def run(self) -> None:
         """Lead whenever the Lease can be had, until cancelled."""
-        lag = asyncio.create_task(self._watch_lag(), name="lag")
+        beside = [asyncio.create_task(self._watch_lag(), name="lag")]
+        beside += [asyncio.create_task(self._watch_definition(), name="definition")]
         try:
             while True:
                 await self.leadership.acquire()
@@ -80,7 +86,8 @@ class Operator:
                 if isinstance(results[0], Exception):
                     log.error("leading failed", error=repr(results[0]), exc_info=results[0])
         finally:
-            lag.cancel()
+            for task in beside:
+                task.cancel()
 
     async def _lead(self) -> None:
         await self._first_look()
@@ -121,7 +128,10 @@ class Operator:
     async def environment(self) -> Environment:
         """What the operator was told, and what the cluster has now. Raises KubeError."""
         settings = self.settings
-        return Environment(settings.worker_image, settings.redis_url, settings.redis_secret, await self.cluster.apis())
+        apis = await self.cluster.apis()
+        return Environment(
+            settings.worker_image, settings.redis_url, settings.redis_secret, apis, warning=self.health.outdated
+        )
 
     def _kinds(self) -> list[Kind]:
         """Models first, so that what belongs to them is known to."""
@@ -192,6 +202,26 @@ class Operator:
             await asyncio.sleep(LAG_S)
             self._telemetry("apparate_operator_loop_lag_seconds").set(max(0.0, time.monotonic() - due))
             self._telemetry("apparate_operator_models").set(len(self.store.models))
+
+    async def _watch_definition(self) -> None:
+        """Say so, and have every model say so, when the CustomResourceDefinition is of an older version."""
+        told = None
+        while True:
+            try:
+                found = outdated(lacking(await self.cluster.definition()))
+            except KubeError as error:
+                found = ""
+                if error.status in (FORBIDDEN, NOT_FOUND) and told is None:
+                    log.warning("whether the CustomResourceDefinition is of this version is not known", why=str(error))
+            if found != (told or ""):
+                log.log(ERROR if found else INFO, found or "the CustomResourceDefinition is as this version needs it")
+                self.health.outdated = found
+                self.reconciler.environment = replace(self.reconciler.environment, warning=found)
+                for key in self.store.models if self.leads() else ():
+                    self.queue.add(key, urgent=False)
+            told = found
+            self._telemetry("apparate_operator_crd_outdated").set(bool(found))
+            await asyncio.sleep(min(self.settings.resync_seconds, DEFINITION_S))
 
     def _wrote(self, kind: str, verb: str) -> None:
         self._telemetry("apparate_operator_writes", kind=kind, verb=verb).inc()

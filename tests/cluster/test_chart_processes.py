@@ -50,7 +50,8 @@ def as_in_a_pod(cluster: Cluster, namespace: str, component: str, **instead: str
 def looked_up(cluster: Cluster, namespace: str, source: Mapping[str, Any]) -> str:
     """What a kubelet would find for `valueFrom`; an empty value is shown without any."""
     if "fieldRef" in source:
-        return {"metadata.namespace": namespace, "metadata.name": "pod-0"}[source["fieldRef"]["fieldPath"]]
+        pod = {"metadata.namespace": namespace, "metadata.name": "pod-0", "status.podIP": "127.0.0.1"}
+        return pod[source["fieldRef"]["fieldPath"]]
     if "secretKeyRef" in source:
         key = source["secretKeyRef"]
         return base64.b64decode(cluster.get("secret", key["name"], "-n", namespace)["data"][key["key"]]).decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from apparate.contract.schema import DIGEST, crd
 from support import kube
 from support.eventually import eventually, eventually_async
 from support.models_on_kubernetes import a_body
@@ -75,6 +77,41 @@ def test_without_its_kind_of_object_it_says_what_to_install(own_control_plane: k
             lambda: found if "install" in str((found := operator.health())[1]) else None, within=20
         )
         assert "CustomResourceDefinition" in problems[0]
+
+
+def test_a_definition_that_lacks_fields_of_this_version_is_told_until_it_is_upgraded(
+    own_control_plane: kube.ControlPlane,
+):
+    newest = crd()
+    old = copy.deepcopy(newest)
+    old["metadata"]["annotations"][DIGEST] = "0123456789abcdef"
+    schema = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    del schema["properties"]["spec"]["properties"]["budget"]["properties"]["rampOverhead"]
+    own_control_plane.install_crd(old)
+    hand = Hand(own_control_plane, "default")
+    with an_operator(own_control_plane, "default", resync_seconds="2") as operator:
+        operator.settle()
+        eventually(lambda: "CRDOutdated" in str(operator.readiness()), within=20)
+        status, problems = operator.readiness()
+        assert (status, operator.health()[0]) == (503, 200)
+        assert "spec.budget.rampOverhead" in problems[0]
+        assert operator.metric("apparate_operator_crd_outdated ") == 1
+        hand.serve(a_body())
+        assert "CRDOutdated" in hand.condition("Ready")[2]
+        own_control_plane.install_crd(newest)
+        eventually(lambda: "CRDOutdated" not in hand.condition("Ready")[2], within=20)
+        assert operator.readiness()[0] == 200
+
+
+def test_without_the_right_to_read_the_definition_it_works_and_warns(control_plane: kube.Cluster, hand: Hand):
+    hand.core.create_namespaced_service_account(hand.namespace, {"metadata": {"name": "operator"}})
+    grant = ("create", "rolebinding", "operator", "--clusterrole=cluster-admin", "-n", hand.namespace)
+    control_plane.kubectl(*grant, f"--serviceaccount={hand.namespace}:operator")
+    kubeconfig = control_plane.kubeconfig_of(hand.namespace, "operator")
+    with an_operator(control_plane, hand.namespace, kubeconfig=kubeconfig) as operator:
+        operator.settle()
+        eventually(lambda: "is of this version is not known" in operator.log, within=10)
+        assert operator.readiness()[0] == 200
 
 
 def test_a_restarted_operator_writes_nothing_to_what_is_as_it_should_be(control_plane: kube.Cluster, hand: Hand):

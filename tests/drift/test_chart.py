@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 import yaml
 
+from apparate.contract.metrics import METRICS
 from apparate.contract.resource import EarlyExitModel
 from apparate.service.settings import ServiceSettings
 from apparate_controller.settings import ControllerSettings
@@ -92,7 +93,8 @@ def test_the_operator_gets_the_rights_that_it_checks_at_its_start_and_no_more() 
         for verb in verbs.split()
     }
     watched = {(kind.group, kind.plural, "watch") for kind in WATCHED}
-    assert granted("operator") == needed | watched | {("", "events", "create")}
+    beside = {("", "events", "create"), ("apiextensions.k8s.io", "customresourcedefinitions", "get")}
+    assert granted("operator") == needed | watched | beside
 
 
 def test_whoever_makes_roles_has_all_that_these_grant() -> None:
@@ -109,6 +111,15 @@ def test_the_chart_has_the_version_of_the_product() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert chart["appVersion"] == chart["version"] == project["version"]
+
+
+def test_every_metric_of_an_alert_exists() -> None:
+    suffixes = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+    there = {f"{one.name}{suffix}" for one in METRICS for suffix in suffixes[one.kind]}
+    for path in sorted((CHART / "files" / "alerts").glob("*.yaml")):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            for rule in group["rules"]:
+                assert set(re.findall(r"\bapparate_\w+", rule["expr"])) <= there, rule["alert"]
 
 
 def test_every_alert_has_a_runbook_and_a_severity() -> None:

@@ -36,12 +36,19 @@ class RunningOperator:
 
     def health(self) -> tuple[int, list[str]]:
         """HTTP status and problems of /healthz."""
+        return self._asked("healthz")
+
+    def _asked(self, page: str) -> tuple[int, list[str]]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/healthz", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{page}", timeout=5) as answer:
                 return answer.status, json.load(answer)["problems"]
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, json.load(error)["problems"]
+
+    def readiness(self) -> tuple[int, list[str]]:
+        """HTTP status and problems of /readyz."""
+        return self._asked("readyz")
 
     def metric(self, line: str) -> float:
         """The value of the metric whose line begins so; 0 without one. Several are added up."""

@@ -25,6 +25,8 @@ class Environment:
     redis_secret: str = ""
     apis: frozenset[str] = frozenset()
     """API groups of the cluster."""
+    warning: str = ""
+    """What is wrong with the cluster, for the status of every model."""
 
     @property
     def openshift(self) -> bool:

@@ -41,6 +41,12 @@
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
   verbs: [get, list, create, patch, delete]
+{{- if not .Values.namespaces }}
+- apiGroups: [apiextensions.k8s.io] # to say when it is of an older version; works without, and says nothing then
+  resources: [customresourcedefinitions]
+  resourceNames: [earlyexitmodels.apparate.dev]
+  verbs: [get]
+{{- end }}
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
