@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from apparate.cli.errors import CommandError
 from apparate.cli.main import run
 from apparate.cli.status import UNREMARKABLE, news
+from apparate.cli.target import ClusterTarget
 from apparate.contract.conditions import Reason
+from apparate.service.kube import KubeError
 
 MODEL: dict[str, Any] = {
     "namespace": "default",
@@ -140,3 +143,17 @@ def test_rollback_asks_the_controller_and_tells_the_new_revision(url: str, capsy
 def test_a_plan_that_cannot_be_had_again_is_bad_input(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rollback", "vision", "5", "--url", url]) == 2
     assert capsys.readouterr().err == "error: plan revision 5 is not in the history; there are: 4\n"
+
+
+class WithoutOurResource:
+    """An API server that has never heard of EarlyExitModels."""
+
+    def call(self, method: str, path: str, **_: object) -> Any:
+        raise KubeError(404, f"{method} {path}: 404 404 page not found")
+
+
+def test_a_cluster_without_the_chart_is_told_by_name() -> None:
+    target = ClusterTarget(WithoutOurResource(), "default")
+    for ask in (target.views, lambda: target.view("vision")):
+        with pytest.raises(CommandError, match="has no EarlyExitModels; install the chart first"):
+            ask()

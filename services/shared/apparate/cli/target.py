@@ -162,9 +162,15 @@ class ClusterTarget:
 
     def views(self) -> list[Json]:
         """See Target."""
-        from apparate.service.kube import models_path
+        from apparate.service.kube import NOT_FOUND, KubeError, models_path
 
-        return [described(thing) for thing in self._client.call("GET", models_path(self._namespace))["items"]]
+        try:
+            found = self._client.call("GET", models_path(self._namespace))
+        except KubeError as error:
+            if error.status != NOT_FOUND:
+                raise
+            raise CommandError("this cluster has no EarlyExitModels; install the chart first") from None
+        return [described(thing) for thing in found["items"]]
 
     def view(self, name: str) -> Json:
         """See Target."""
