@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -123,6 +124,18 @@ def test_a_second_signal_ends_it_at_once(folder):
         process.send(signal.SIGTERM)
         assert process.wait(20) == 128 + signal.SIGTERM
         assert time.monotonic() - begun < 5
+
+
+def test_a_client_that_has_sent_half_a_request_when_draining_ends_is_told_to_go_elsewhere(folder):
+    with a_process(COMMAND, environ(folder)) as process:
+        host, port = ready(process)["http"].split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as slow:
+            slow.sendall(f"POST {URL} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{{".encode())
+            time.sleep(0.2)
+            process.send(signal.SIGTERM)
+            assert slow.recv(1000).startswith(b"HTTP/1.1 503 ")
+        assert process.wait(20) == 0
+        assert "Exception in ASGI" not in "\n".join(process.err)
 
 
 def test_a_prepared_model_that_was_changed_is_refused_by_file(tmp_path):

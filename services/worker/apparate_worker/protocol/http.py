@@ -12,7 +12,7 @@ import orjson
 import uvicorn
 
 from apparate.service.telemetry import METRICS_CONTENT_TYPE, get_logger
-from apparate_worker.errors import InvalidRequest, TooLarge, WorkerError
+from apparate_worker.errors import InvalidRequest, NotReady, TooLarge, WorkerError
 from apparate_worker.protocol.dataplane import VERSION, Dataplane
 from apparate_worker.protocol.oip_json import parse, render
 
@@ -124,6 +124,13 @@ class HttpFace:
         except ClientGone:
             self._count(499)
             raise
+        except asyncio.CancelledError:
+            if not self.draining:
+                raise
+            gone = NotReady("the worker is stopping")  # and the client has not sent all of its request in time
+            self._count(gone.status)
+            await self._refuse(send, gone)
+            return
         except Exception as error:
             log.error("request failed", error=str(error), exc_info=error)
             self._count(500)
