@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 
+from apparate.catalog import InvalidCatalog
 from apparate.contract.conditions import OPERATOR, ConditionType, Reason
 from apparate.contract.resource import Catalog, EarlyExitModel
 from apparate.contract.revision import revision
@@ -177,7 +178,10 @@ def _catalog(model: EarlyExitModel, published: Published | None, serves: str) ->
         return None
     if published is None or not published.packed:
         return model.status.catalog if model.status else None
-    return summary(published.packed, published.config_map, model.spec.budget.ramp_overhead)
+    try:
+        return summary(published.packed, published.config_map, model.spec.budget.ramp_overhead)
+    except InvalidCatalog:
+        return model.status.catalog if model.status else None
 
 
 @lru_cache(maxsize=4096)

@@ -35,7 +35,7 @@ def unpack(packed: bytes) -> RampCatalog:
     """A catalog from its compressed JSON. Raises InvalidCatalog."""
     try:
         return RampCatalog.from_json(json.loads(zlib.decompress(packed)))
-    except (ValueError, zlib.error) as error:
+    except (ValueError, RecursionError, zlib.error) as error:
         raise InvalidCatalog(str(error)) from None
 
 

@@ -115,8 +115,13 @@ class Reconciler:
             return True
         if annotation(known, APPLIED) != annotation(one.body, APPLIED):
             return True
-        mark = self._marks.get((uid, one.kind, one.name))
-        return mark is not None and mark != _mark(one.kind, known)
+        place, now = (uid, one.kind, one.name), _mark(one.kind, known)
+        if place not in self._marks:  # written before this process led
+            if now and known["metadata"].get("touched"):
+                return True
+            self._marks[place] = now
+            return False
+        return self._marks[place] != now
 
     async def _still(self, key: Key, model: EarlyExitModel) -> None:
         """What is known of a model may be old, even of one that is deleted. Raises Outdated; one read before writes."""

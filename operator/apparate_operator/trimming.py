@@ -29,7 +29,17 @@ def _metadata(meta: Mapping[str, Any], *, whole_labels: bool) -> Json:
         ours = {k: v for k, v in (meta.get(name) or {}).items() if k.startswith(PREFIX) or k in KEPT_LABELS}
         if ours and not (whole_labels and name == "labels"):
             kept[name] = ours
+    if any(map(_by_hand, meta.get("managedFields") or ())):
+        kept["touched"] = True
     return kept
+
+
+def _by_hand(entry: Mapping[str, Any]) -> bool:
+    """Whether somebody else holds fields outside metadata and status, or an owner or label that was ours."""
+    ours = entry.get("manager") in ("apparate-operator", "apparate-autoscaler")
+    if ours or entry.get("operation") != "Update" or entry.get("subresource"):
+        return False
+    return bool(set(entry.get("fieldsV1") or ()) - {"f:metadata", "f:status"})
 
 
 def _model(body: Mapping[str, Any]) -> Json:

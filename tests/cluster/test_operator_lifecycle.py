@@ -130,6 +130,17 @@ def test_what_somebody_deletes_or_changes_is_mended(hand: Hand, operator: Runnin
     eventually(lambda: hand.deployment().spec.replicas == 1, within=20)
 
 
+def test_what_somebody_changed_while_no_operator_ran_is_mended_by_the_next(control_plane: kube.Cluster, hand: Hand):
+    with an_operator(control_plane, hand.namespace):
+        hand.serve(a_body())
+    other = [{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "other:1"}]
+    hand.cluster.kubectl(
+        "patch", "-n", hand.namespace, "deployment/resnet-worker", "--type=json", "-p", json.dumps(other)
+    )
+    with an_operator(control_plane, hand.namespace):
+        eventually(lambda: hand.deployment().spec.template.spec.containers[0].image != "other:1", within=30)
+
+
 def test_an_object_of_somebody_else_is_never_taken_over(hand: Hand, operator: RunningOperator):
     ports = [{"port": 1234}]
     hand.core.create_namespaced_service(hand.namespace, {"metadata": {"name": "resnet"}, "spec": {"ports": ports}})

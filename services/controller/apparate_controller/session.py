@@ -58,7 +58,9 @@ class ModelSession:
                     f"no ramp fits the ramp overhead of {self.budget.ramp_overhead:.2%}, the cheapest costs "
                     f"{cheapest:.2%} of a pass: the plain model"
                 )
+        active = self.plan.active
         known = self.plan.revision and self.plan.catalog == self.catalog.digest
+        known = known and (not active or active[-1] < self.catalog.ramps)
         if known and bool(self.plan.ramps) == bool(first.ramps):
             return None
         return self._take(Decision(Reason.STARTED, message, first))

@@ -57,6 +57,11 @@ def test_a_plan_of_another_catalog_is_replaced_by_a_higher_revision():
     assert (decision.plan.revision, decision.plan.catalog) == (10, CATALOG.digest)
 
 
+def test_a_plan_with_ramps_that_the_catalog_lacks_is_replaced():
+    decision = a_session(Plan.of(9, [1, 99], [0.2, 0.2], CATALOG.digest)).start()
+    assert (decision.plan.revision, decision.plan.active) == (10, (0, 1))
+
+
 def test_when_no_ramp_fits_the_overhead_the_reason_has_the_numbers():
     decision = a_session(budget={"rampOverhead": 0.005}).start()
     assert decision.plan.ramps == ()

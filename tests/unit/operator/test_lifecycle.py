@@ -172,6 +172,19 @@ def test_a_catalog_that_is_none_is_said_so():
     assert conditions(world.step(model))["Prepared"][:2] == ("False", "CatalogInvalid")
 
 
+@pytest.mark.parametrize("damage", ["{", '{"layers": 5}', "[" * 5000], ids=["cut", "wrong", "deep"])
+def test_a_catalog_that_is_damaged_while_it_serves_stops_nothing(damage: str):
+    model = a_model()
+    world = serving(model)
+    settled = a_model(status=world.step(model).status)
+    body = catalog_body(model)
+    body["data"]["catalog.json"] = damage
+    world.put(CONFIG_MAP, body)
+    step = world.step(settled)
+    assert step.status["catalog"]["digest"] == a_catalog().digest
+    assert applied(step, DEPLOYMENT)
+
+
 def test_a_task_of_a_later_version_is_refused_in_words():
     step = World().step(
         a_model(model={"task": "generation"}, serving={"protocols": {"openai": {}}}),
