@@ -83,3 +83,19 @@ def test_a_document_that_is_a_list_is_refused():
 def test_the_same_model_twice_is_refused():
     with pytest.raises(InvalidDocument, match="default/person/local is there twice"):
         parse(GOOD + "---\n" + GOOD)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"\xff\xfe", "not UTF-8 text"),
+        (b"a: &a [*a]\n", "an alias within itself"),
+        (b"[" * 3000, "too deep"),
+        (b"a: 2026-99-99\n", "not YAML: month must be"),
+        (b"spec:\n  budget: {}\n  budget: {}\n", ":2: budget is there twice"),
+    ],
+)
+def test_a_file_that_yaml_stumbles_over_is_named(tmp_path: Path, text: bytes, words: str) -> None:
+    (tmp_path / "m.yaml").write_bytes(text)
+    with pytest.raises(InvalidDocument, match=rf"m\.yaml.*{words}"):
+        load_documents(tmp_path / "m.yaml")

@@ -65,7 +65,11 @@ class Document:
 
 def load_documents(path: Path) -> list[Document]:
     """Every EarlyExitModel of a YAML file. Raises InvalidDocument, and OSError when the file cannot be read."""
-    return parse_documents(path.read_text(encoding="utf-8"), origin=str(path), base=path.resolve().parent)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidDocument(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
+    return parse_documents(text, origin=str(path), base=path.resolve().parent)
 
 
 def parse_documents(text: str, *, origin: str, base: Path) -> list[Document]:
@@ -76,6 +80,8 @@ def parse_documents(text: str, *, origin: str, base: Path) -> list[Document]:
         mark = getattr(error, "problem_mark", None)
         place = f"{origin}:{mark.line + 1}" if mark else origin
         raise InvalidDocument(f"{place}: not YAML: {getattr(error, 'problem', None) or error}") from None
+    except RecursionError:
+        raise InvalidDocument(f"{origin}: too deep") from None
     if not nodes:
         raise InvalidDocument(f"{origin}: has no document")
     found = [Document(_validate(node, origin), base) for node in nodes]
@@ -87,17 +93,39 @@ def parse_documents(text: str, *, origin: str, base: Path) -> list[Document]:
 
 
 def _validate(node: yaml.Node, origin: str) -> EarlyExitModel:
+    _refuse_twice(node, origin)
     loader = _Loader("")
     try:
         data = loader.construct_document(node)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2026-99-99 looks like a date
         raise InvalidDocument(f"{origin}:{node.start_mark.line + 1}: not YAML: {error}") from None
     try:
         text = json.dumps(_plain(data), default=str)
+    except RecursionError:
+        raise InvalidDocument(f"{origin}:{node.start_mark.line + 1}: too deep, or an alias within itself") from None
+    try:
         return EarlyExitModel.model_validate_json(text, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         lines = [_describe(dict(one), node, origin) for one in error.errors()]
         raise InvalidDocument("\n".join(lines)) from None
+
+
+def _refuse_twice(node: yaml.Node, origin: str) -> None:
+    """Refuse a key that is there twice: YAML readers take the last one in silence, kubectl refuses."""
+    seen, todo = set(), [node]
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, yaml.SequenceNode):
+            todo += one.value
+        elif isinstance(one, yaml.MappingNode):
+            keys = [key.value for key, _ in one.value if isinstance(key, yaml.ScalarNode)]
+            for key, value in one.value:
+                todo.append(value)
+                if isinstance(key, yaml.ScalarNode) and keys.count(key.value) > 1 and key.value != "<<":
+                    raise InvalidDocument(f"{origin}:{key.start_mark.line + 1}: {key.value} is there twice")
 
 
 def _plain(value: Any) -> Any:
