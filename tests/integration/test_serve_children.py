@@ -79,7 +79,7 @@ def test_a_child_with_bad_input_is_given_up_at_once(a_child: Callable[[str], Chi
     child = a_child(f"import sys; print({said!r}, file=sys.stderr); sys.exit(2)")
     tended(child, lambda: child.given_up)
     assert child.restarts == 0
-    assert "cannot start digest is 1, expected 2" in child.given_up
+    assert "cannot start: digest is 1, expected 2" in child.given_up
 
 
 def test_a_child_that_was_asked_to_end_by_somebody_is_started_again(a_child: Callable[[str], Child]) -> None:

@@ -136,9 +136,18 @@ class Leadership:
     def _give_away(self) -> bool:
         assert self._lease is not None
         lease, self._lease = self._lease, None
-        spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
-        self._client.call("PUT", f"{self._path}/{self._name}", body={**lease, "spec": spec}, timeout_s=CALL_S)
-        return True
+        for _ in range(3):  # a renewal that was under way may have been quicker
+            if lease["spec"].get("holderIdentity") != self.identity:
+                return False
+            spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+            try:
+                self._client.call("PUT", f"{self._path}/{self._name}", body={**lease, "spec": spec}, timeout_s=CALL_S)
+                return True
+            except KubeError as error:
+                if error.status != CONFLICT:
+                    raise
+            lease = self._client.call("GET", f"{self._path}/{self._name}", timeout_s=CALL_S)
+        return False
 
     def _write(self, method: str, path: str, lease: Json, *, changes: int) -> bool:
         """Put our name and the time on it; False when another one was quicker."""
