@@ -267,30 +267,26 @@ class ModelLoop:
         self.turned_at = time.monotonic()
         intake = self._intake
         assert intake is not None
-        entries, search = deque(await self._read()), None
+        entries = deque(await self._read())
         while entries:
             took, search = await self._in_thread(lambda: self._work_off(intake, entries))
+            if search is not None:  # begun at once, whatever comes of the decision: it is handed out once
+                self._searching = asyncio.create_task(self._propose(intake, search))
             self._ports.observer.took(took)
             if took.decision is not None:
                 await self._decided(took.decision, intake)
         waited_s, waiting = time.monotonic() - self._committed_at, len(intake.uncommitted)
         if waiting >= COMMIT_ENTRIES or (waiting and waited_s >= COMMIT_S):
             await self._commit(intake)
-        await self._search(intake, search)
+        if self._searching is not None and self._searching.done():
+            searched, self._searching = self._searching, None
+            await searched  # raises what the search raised
         if time.monotonic() - self._looked_at >= LOOK_AROUND_S:
             await self._look_around(intake)
 
     def _work_off(self, intake: Intake, entries: deque[Entry]) -> tuple[Took, Search | None]:
-        """In the session's thread: entries up to a decision, and the search that is wanted, if none runs already."""
+        """In the session's thread: entries up to a decision, and the search for other ramps that is wanted by then."""
         return intake.take(entries), intake.session.take_search() if self._searching is None else None
-
-    async def _search(self, intake: Intake, search: Search | None) -> None:
-        """Start a search for other ramps; feedback is worked off meanwhile."""
-        if self._searching is not None and self._searching.done():
-            searched, self._searching = self._searching, None
-            await searched  # raises what the search raised
-        if search is not None:
-            self._searching = asyncio.create_task(self._propose(intake, search))
 
     async def _propose(self, intake: Intake, search: Search) -> None:
         found = await asyncio.get_running_loop().run_in_executor(self._search_thread, search.run)

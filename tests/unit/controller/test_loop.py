@@ -65,6 +65,33 @@ async def test_a_decision_is_published_and_its_entries_acked():
     assert (desk.revisions, desk.sink.plans[-1].reason) == ([1, 2, 3], "ThresholdsTuned")
 
 
+class WantsASearch:
+    """What a session hands out, once."""
+
+    def run(self) -> tuple[int, ...]:
+        return (0, 2)
+
+
+async def test_a_search_that_comes_with_one_of_several_decisions_is_made():
+    desk = Desk()
+    wanted, proposed = [WantsASearch()], []
+    new_session = desk.new_session
+
+    def searching(plan: Plan) -> FakeSession:
+        session = new_session(plan)
+        session.take_search = lambda: wanted.pop() if wanted else None
+        session.propose = proposed.append
+        return session
+
+    desk.loop._new_session = searching
+    for seq in range(4):
+        desk.source.add(payload(seq))
+    async with desk.running():
+        await desk.worked_off(4)
+        await eventually_async(lambda: proposed == [(0, 2)])
+    assert desk.revisions == [1, 2, 3]
+
+
 async def test_a_plan_that_could_not_be_published_is_published_later_and_only_once():
     desk = Desk()
     publish, failures = desk.sink.publish, [RedisConnectionError("gone")]
