@@ -15,19 +15,30 @@ BOOK_AT = 32  # right answers that may wait to be booked: a third of what earns 
 class WorkerGuard:
     """Decides before each pass whether the plan's exits are open. The rules are `apparate.adaptation.guard`'s.
 
-    An alarm stays until a newer plan than the one that raised it. A spent ledger opens again by itself.
+    An alarm stays until a newer plan than the one that raised it. A spent ledger opens again by itself. Another budget
+    starts with empty books; it does not end an alarm.
     """
 
     def __init__(self, budget: float, ramps: int) -> None:
         self._guard, self._ramps = Guard(budget), ramps
+        self._kept = self._wanted = budget
         self._plan: Schedule | None = None
         self._closed: Schedule | None = None
         self._right = 0
         self.alarms = 0
         self.state = GuardState.OPEN
 
+    def keep(self, budget: float) -> None:
+        """Keep this budget from the next pass that may change it. Any thread."""
+        self._wanted = budget
+
     def admit(self, schedule: Schedule) -> Schedule:
         """The schedule for the next pass: the plan's own, or the same ramps closed."""
+        if self._wanted != self._kept and not (self.guarded and schedule is self._plan):
+            self._kept = self._wanted
+            self._book([])
+            self._guard = Guard(self._kept)
+            self._plan = None
         if schedule is not self._plan:
             self._book([])
             self._plan, self._closed = schedule, Schedule(schedule.plan.closed(), self._ramps)

@@ -19,10 +19,10 @@ from apparate.contract.stream import feedback_key
 from apparate.plan import Plan
 from apparate.service.telemetry import get_logger
 from apparate_worker.batching import Batcher
-from apparate_worker.budget import AdjustableGuard
 from apparate_worker.engine import Array, Engine, Schedule, link_to, warm_up
 from apparate_worker.errors import InvalidSetup, NotReady, words_of
 from apparate_worker.feedback import Identity, RedisSender, Reporter
+from apparate_worker.guard import WorkerGuard
 from apparate_worker.heartbeat import Beat, Heartbeat
 from apparate_worker.metering import Meter
 from apparate_worker.model.store import PreparedModel
@@ -84,7 +84,7 @@ class Worker:
             sender=self._sender,
             on_pass=self._meter.passed,
         )
-        self._guard = AdjustableGuard(spec.budget.accuracy_loss, catalog.ramps)
+        self._guard = WorkerGuard(spec.budget.accuracy_loss, catalog.ramps)
         self._keeper = PlanKeeper(catalog, spec.budget.ramp_overhead)
         remaining = remaining_table(catalog, TAIL_BATCHES * spec.serving.max_batch).tolist()
         self.device_thread = DeviceThread(

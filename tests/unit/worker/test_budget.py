@@ -2,15 +2,15 @@
 
 from apparate.adaptation.guard import GuardState
 from apparate.plan import Plan
-from apparate_worker.budget import AdjustableGuard
 from apparate_worker.engine import Schedule
+from apparate_worker.guard import WorkerGuard
 
 OPEN = Schedule(Plan.of(1, [0], [0.5]), 2)
 NEWER = Schedule(Plan.of(2, [0], [0.5]), 2)
 
 
 def a_guard(budget=0.01, earned=1000):
-    guard = AdjustableGuard(budget, 2)
+    guard = WorkerGuard(budget, 2)
     guard.admit(OPEN)
     guard.observe([False] * earned)
     return guard
