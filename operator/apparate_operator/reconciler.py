@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from pydantic import ValidationError
 
 from apparate.contract.conditions import Reason
 from apparate.contract.resource import EarlyExitModel
+from apparate.contract.shape import problem_of
 from apparate.service.kube import NOT_FOUND, KubeError
 from apparate.service.telemetry import get_logger
 from apparate_operator.cluster import Cluster, NameTaken
@@ -52,7 +52,7 @@ class Reconciler:
         try:
             model = _read(body)
         except ValidationError as error:
-            await self._report(key, body, unreadable(body, _first(error), datetime.now(UTC)))
+            await self._report(key, body, unreadable(body, problem_of(error), datetime.now(UTC)))
             return None
         uid = model.metadata.uid
         observed = observe(self._store.of(uid))
@@ -200,8 +200,3 @@ def _read(body: Json) -> EarlyExitModel:
         return EarlyExitModel.model_validate(body)
     except ValidationError:
         return EarlyExitModel.model_validate({name: part for name, part in body.items() if name != "status"})
-
-
-def _first(error: ValidationError) -> str:
-    first: Any = error.errors()[0]
-    return f"{'.'.join(str(part) for part in first['loc'])}: {str(first['msg']).removeprefix('Value error, ')}"

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from apparate.catalog import InvalidCatalog, RampCatalog
 from apparate.contract.document import Document
 from apparate.contract.resource import Adaptation, Budget, EarlyExitModel
+from apparate.contract.shape import problem_of
 from apparate.service.kube import Json, KubeClient, KubeError, models_path, version_of
 from apparate.service.telemetry import get_logger
 from apparate.service.watch import WATCH_S, Listed, Watch
@@ -133,11 +134,8 @@ class ObjectModels:
         try:
             document = Document(EarlyExitModel.model_validate(thing), NOWHERE)
         except ValidationError as error:
-            first = error.errors()[0]
-            meta, where = thing["metadata"], ".".join(str(part) for part in first["loc"])
-            log.warning(
-                "spec is not usable", model=f"{meta['namespace']}/{meta['name']}", field=where, why=first["msg"]
-            )
+            meta = thing["metadata"]
+            log.warning("spec is not usable", model=f"{meta['namespace']}/{meta['name']}", why=problem_of(error))
             return
         if kept is None:
             meta = document.model.metadata

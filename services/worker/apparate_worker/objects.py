@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from apparate.contract.document import Document
 from apparate.contract.resource import Adaptation, Budget, EarlyExitModel, TensorSpec
+from apparate.contract.shape import problem_of
 from apparate.contract.stream import plans_key
 from apparate.service.kube import KubeClient, KubeError, client_of, model_path, models_path
 from apparate.service.telemetry import get_logger
@@ -93,7 +94,7 @@ class ObjectPlanSource:
         try:
             wishes = Wishes.of(spec)
         except ValidationError as error:
-            log.warning("spec is not usable; budget and adaptation stay as they are", error=str(error).splitlines()[0])
+            log.warning("spec is not usable; budget and adaptation stay as they are", error=problem_of(error))
             return False
         if wishes == self._told:
             return False
@@ -119,9 +120,7 @@ def read_object(client: KubeClient, key: str, within_s: float = READ_WITHIN_S) -
         try:
             return Document(EarlyExitModel.model_validate(client.call("GET", model_path(namespace, name))), NOWHERE)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise InvalidSetup(f"EarlyExitModel {key}: {where}: {first['msg']}") from None
+            raise InvalidSetup(f"EarlyExitModel {key}: {problem_of(error)}") from None
         except KubeError as error:
             if time.monotonic() > give_up:
                 raise InvalidSetup(f"EarlyExitModel {key} cannot be read for {within_s:.0f} s: {error}") from None

@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import PlanStatus
+from apparate.contract.shape import problem_of
 from apparate.contract.stream import PLAN_FIELD
 from apparate.plan import InvalidPlan, Plan
 from apparate.service.redis_client import UNREACHABLE, connect
@@ -102,9 +103,7 @@ class PlanKeeper:
         try:
             plan = PlanStatus.model_validate_json(document).to_plan()
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "document"
-            raise RefusedPlan("malformed", f"plan is not usable: {where}: {first['msg']}") from None
+            raise RefusedPlan("malformed", f"plan is not usable: {problem_of(error)}") from None
         except InvalidPlan as error:
             raise RefusedPlan("malformed", str(error)) from None
         if plan.revision == self.plan.revision and plan.same_settings(self.plan):

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from redis.asyncio import Redis
 
 from apparate.contract.resource import PlanStatus
+from apparate.contract.shape import problem_of
 from apparate.contract.stream import KEY_TTL_S, PLAN_FIELD, PLANS_MAX_ENTRIES, plans_key
 from apparate_controller.errors import PlanRefused, PlanUnreadable
 
@@ -33,8 +34,7 @@ class RedisPlanSink:
         try:
             return PlanStatus.model_validate_json(fields.get(PLAN_FIELD, b""))
         except ValidationError as error:
-            first = error.errors()[0]
-            raise PlanUnreadable(f"entry {entry.decode()} of {self._key} is no plan: {first['msg']}") from None
+            raise PlanUnreadable(f"entry {entry.decode()} of {self._key} is no plan: {problem_of(error)}") from None
 
     async def publish(self, plan: PlanStatus) -> bool:
         """Put a plan in force; False when it already is. Raises PlanRefused when another one is, not older than it."""

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from apparate.contract.conditions import CONTROLLER, with_condition
 from apparate.contract.resource import Condition, Delivery, Observed, PlanStatus, Status
 from apparate.contract.rollback import history_with
+from apparate.contract.shape import problem_of
 from apparate.service.kube import CONFLICT, Json, KubeClient, KubeError, apply_status, model_path, version_of
 from apparate.service.telemetry import get_logger
 from apparate_controller.errors import PlanRefused, PlanUnreadable
@@ -73,9 +74,7 @@ class StatusSink:
         try:
             return PlanStatus.model_validate(plan) if plan else None
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise PlanUnreadable(f"status.plan of {self._namespace}/{self._name}: {where}: {first['msg']}") from None
+            raise PlanUnreadable(f"status.plan of {self._namespace}/{self._name}: {problem_of(error)}") from None
 
     async def history(self) -> list[PlanStatus]:
         """Plans that were in force before, newest first."""

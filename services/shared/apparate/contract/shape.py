@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    ValidationError,
     WithJsonSchema,
     model_validator,
 )
@@ -139,6 +140,13 @@ class ListMap:
             if keys.count(key) > 1:
                 raise ValueError(f"{self.key} {key} is there twice")
         return items
+
+
+def problem_of(error: ValidationError) -> str:
+    """The first thing that is wrong, as `field.inner: words`; without a field when the whole is meant."""
+    first = error.errors()[0]
+    where, said = ".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, ")
+    return f"{where}: {said}" if where else said
 
 
 def _text(value: Any) -> Any:
