@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -46,6 +47,7 @@ class Leadership:
         self._seen: tuple[str, str] | None = None
         self._seen_at = 0.0
         self._lease: Json | None = None
+        self._calling = threading.Lock()
         self.holder = ""
         """Who leads, as far as is known."""
 
@@ -95,7 +97,11 @@ class Leadership:
             log.warning("lease was not released; it expires", lease=self._name, error=str(error))
 
     async def _call(self, call: Callable[[], bool]) -> bool:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        def alone() -> bool:
+            with self._calling:  # a renewal goes on in its thread when who waited for it was cancelled
+                return call()
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, alone)
 
     def _try_to_take(self) -> bool:
         try:
@@ -136,18 +142,9 @@ class Leadership:
     def _give_away(self) -> bool:
         assert self._lease is not None
         lease, self._lease = self._lease, None
-        for _ in range(3):  # a renewal that was under way may have been quicker
-            if lease["spec"].get("holderIdentity") != self.identity:
-                return False
-            spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
-            try:
-                self._client.call("PUT", f"{self._path}/{self._name}", body={**lease, "spec": spec}, timeout_s=CALL_S)
-                return True
-            except KubeError as error:
-                if error.status != CONFLICT:
-                    raise
-            lease = self._client.call("GET", f"{self._path}/{self._name}", timeout_s=CALL_S)
-        return False
+        spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+        self._client.call("PUT", f"{self._path}/{self._name}", body={**lease, "spec": spec}, timeout_s=CALL_S)
+        return True
 
     def _write(self, method: str, path: str, lease: Json, *, changes: int) -> bool:
         """Put our name and the time on it; False when another one was quicker."""
