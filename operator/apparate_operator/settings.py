@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator
-from pydantic_settings import NoDecode
+from pydantic import Field
 
-from apparate.service.settings import ServiceSettings
-
-
-def _own_name() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}"
+from apparate.service.settings import COMMA_SEPARATED, ServiceSettings, own_name
 
 
 class OperatorSettings(ServiceSettings):
@@ -21,7 +14,7 @@ class OperatorSettings(ServiceSettings):
 
     prefix: ClassVar[str] = "EEM_OPERATOR_"
 
-    namespaces: Annotated[tuple[str, ...], NoDecode] = Field(
+    namespaces: Annotated[tuple[str, ...], *COMMA_SEPARATED] = Field(
         default=(), description="Comma-separated namespaces whose models are looked after; empty: all."
     )
     worker_image: str = Field(
@@ -47,7 +40,7 @@ class OperatorSettings(ServiceSettings):
         default="apparate-operator", min_length=1, max_length=63, description="Name of the Lease that the leader holds."
     )
     name: str = Field(
-        default_factory=_own_name, min_length=1, max_length=253, description="Name of this replica in the Lease."
+        default_factory=own_name, min_length=1, max_length=253, description="Name of this replica in the Lease."
     )
     host: str = Field(default="0.0.0.0", description="Address that /healthz, /readyz and /metrics listen on.")
     health_port: int = Field(
@@ -70,8 +63,3 @@ class OperatorSettings(ServiceSettings):
         default="", description="Kubeconfig file; empty: the pod's own token, or outside of a pod $KUBECONFIG."
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Least level logged.")
-
-    @field_validator("namespaces", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

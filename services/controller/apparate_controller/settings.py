@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
-from pydantic_settings import NoDecode
+from pydantic import Field, model_validator
 
-from apparate.service.settings import ServiceSettings
+from apparate.service.settings import COMMA_SEPARATED, ServiceSettings
 
 
 class ControllerSettings(ServiceSettings):
@@ -17,14 +16,14 @@ class ControllerSettings(ServiceSettings):
     prefix: ClassVar[str] = "EEM_CONTROLLER_"
 
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="Redis with the feedback and plan streams.")
-    documents: Annotated[tuple[Path, ...], NoDecode] = Field(
+    documents: Annotated[tuple[Path, ...], *COMMA_SEPARATED] = Field(
         default=(),
         description="Comma-separated YAML files with the EarlyExitModel documents to adapt, in local mode.",
     )
     kubernetes: bool = Field(
         default=False, description="Adapt the EarlyExitModels of a cluster, and publish plans in their status."
     )
-    namespaces: Annotated[tuple[str, ...], NoDecode] = Field(
+    namespaces: Annotated[tuple[str, ...], *COMMA_SEPARATED] = Field(
         default=(), description="Comma-separated namespaces whose EarlyExitModels are adapted; empty: all of them."
     )
     kubeconfig: str = Field(default="", description="Kubeconfig file of the cluster; empty: the pod's own token.")
@@ -74,8 +73,3 @@ class ControllerSettings(ServiceSettings):
         if bool(self.documents) == self.kubernetes:
             raise ValueError("either EEM_CONTROLLER_DOCUMENTS or EEM_CONTROLLER_KUBERNETES must say which models")
         return self
-
-    @field_validator("documents", "namespaces", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from apparate.service.settings import ServiceSettings
-
-
-def _own_name() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}"
+from apparate.service.settings import ServiceSettings, own_name
 
 
 class WorkerSettings(ServiceSettings):
@@ -37,7 +31,7 @@ class WorkerSettings(ServiceSettings):
     model: str = Field(default="", description="metadata.name to serve when the file has several documents.")
     prepared: Path | None = Field(default=None, description="Folder of the prepared model; default: the document's.")
     redis_url: str = Field(default="", description="Redis for feedback, and for plans in local mode; empty: neither.")
-    name: str = Field(default_factory=_own_name, min_length=1, max_length=128, description="Name in feedback and logs.")
+    name: str = Field(default_factory=own_name, min_length=1, max_length=128, description="Name in feedback and logs.")
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     http_port: int | None = Field(default=None, ge=0, le=65535, description="HTTP port, 0 a free one; default: spec.")
     grpc_port: int | None = Field(default=None, ge=0, le=65535, description="gRPC port, 0 a free one; default: spec.")

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from pydantic import ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+def _split(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+COMMA_SEPARATED = (NoDecode, BeforeValidator(_split))
+"""Annotations of a setting that is a tuple, given as one text with commas."""
+
+
+def own_name() -> str:
+    """What a process is called that was given no name."""
+    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 class InvalidSettings(ValueError):
