@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from apparate.contract.conditions import ConditionType, Reason, condition, with_condition
+from apparate.contract.conditions import OPERATOR, ConditionType, Reason, condition, with_condition
 from apparate.contract.labels import REVISION, WORKER
 from apparate.contract.resource import Catalog, Condition, EarlyExitModel
 from apparate_operator.kinds import Json
@@ -15,7 +15,7 @@ from apparate_operator.observed import Observed, annotation
 from apparate_operator.preparation import Preparation
 from apparate_operator.reasons import lacking, worst
 
-OWN = (ConditionType.PREPARED, ConditionType.WORKERS_READY, ConditionType.READY)
+OWN = tuple(kind for kind in ConditionType if kind.writer == OPERATOR)
 FINE = {Reason.READY, Reason.PREPARED, Reason.WORKERS_READY, Reason.PREPARING, Reason.STARTING, Reason.SCALED_TO_ZERO}
 """Reasons that are no cause for a warning."""
 

@@ -15,6 +15,8 @@ SELECTOR = f"{MANAGED_BY}={OPERATOR}"
 ATTEMPT = f"{PREFIX}/attempt"
 APPLIED = f"{PREFIX}/applied"
 """Annotation with the hash of the manifest that was last applied."""
+HANDOVER = "apparate-autoscaler"
+"""Field manager that keeps the number of workers between the operator's last word and the autoscaler's first."""
 
 
 @dataclass(frozen=True)

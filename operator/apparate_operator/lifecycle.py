@@ -14,7 +14,7 @@ from apparate.contract.revision import revision
 from apparate.contract.serving import Autoscaling
 from apparate.contract.status import MAX_RAMPS, CatalogRamp
 from apparate_operator.conditions import Told, Verdict, events, prepared, ready, status, workers
-from apparate_operator.kinds import BY_NAME, CONFIG_MAP, DEPLOYMENT, POD_MONITOR, SCALED_OBJECT, Json, Kind
+from apparate_operator.kinds import BY_NAME, CONFIG_MAP, DEPLOYMENT, HANDOVER, POD_MONITOR, SCALED_OBJECT, Json, Kind
 from apparate_operator.manifests.access import prepare_access, worker_access
 from apparate_operator.manifests.common import Environment
 from apparate_operator.manifests.prepare import catalog_name
@@ -24,9 +24,6 @@ from apparate_operator.manifests.traffic import autoscaler, disruption_budget, p
 from apparate_operator.manifests.worker import SCALED_BY, deployment
 from apparate_operator.observed import Observed, Published, annotation, unpack
 from apparate_operator.preparation import Preparation, prepare
-
-HANDOVER = "apparate-autoscaler"
-"""Field manager that keeps the number of workers between the operator's last word and the autoscaler's first."""
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from apparate.contract.labels import UID_LABEL
+from apparate.service.kube import version_of
+from apparate_operator.conditions import OWN
 from apparate_operator.kinds import MODEL, Json, Kind
 from apparate_operator.trimming import trim
 
 Key = tuple[str, str]
 """Namespace and name of an EarlyExitModel."""
-
-
-def version(body: Mapping[str, Any]) -> int:
-    """The resource version as a number: larger is newer, as Kubernetes promises since 1.35 and did before."""
-    text = str(body["metadata"].get("resourceVersion", "0"))
-    return int(text) if text.isdigit() else 0
 
 
 @dataclass
@@ -36,7 +32,7 @@ class Store:
         if kind is MODEL:
             key = (meta["namespace"], meta["name"])
             old = self.models.get(key)
-            if old is not None and version(old) >= version(fresh):
+            if old is not None and version_of(old) >= version_of(fresh):
                 return None
             self.models[key] = fresh
             self._keys[meta["uid"]] = key
@@ -46,7 +42,7 @@ class Store:
             return None
         known = self.children.setdefault(uid, {})
         old = known.get((kind, meta["name"]))
-        if old is not None and version(old) >= version(fresh):
+        if old is not None and version_of(old) >= version_of(fresh):
             return None
         known[kind, meta["name"]] = fresh
         return self._keys.get(uid)
@@ -55,7 +51,7 @@ class Store:
         """Forget a deleted object; the model to look at."""
         meta = body["metadata"]
         if self._gone is not None:
-            self._gone[kind, meta.get("namespace", ""), meta["name"]] = version(body)
+            self._gone[kind, meta.get("namespace", ""), meta["name"]] = version_of(body)
         if kind is MODEL:
             key = (meta["namespace"], meta["name"])
             if self.models.get(key, {}).get("metadata", {}).get("uid") == meta["uid"]:
@@ -87,8 +83,8 @@ class Store:
                 uid = (meta.get("labels") or {}).get(UID_LABEL, "")
                 known = self.children.get(uid, {}).get((kind, meta["name"]))
             place = (kind, meta.get("namespace", ""), meta["name"])
-            gone = self._gone is not None and self._gone.get(place, -1) >= version(body)
-            if not gone and (known is None or version(known) < version(body)):
+            gone = self._gone is not None and self._gone.get(place, -1) >= version_of(body)
+            if not gone and (known is None or version_of(known) < version_of(body)):
                 late.append(f"{meta.get('namespace', '')}/{meta['name']}")
         return late
 
@@ -113,13 +109,13 @@ class Store:
             seen.add((meta.get("namespace", ""), meta["name"]))
             if self._gone is not None and self._gone.get(
                 (kind, meta.get("namespace", ""), meta["name"]), -1
-            ) >= version(body):
+            ) >= version_of(body):
                 continue
             if (key := self.put(kind, body)) is not None:
                 changed.add(key)
         for known in self._known(kind):
             meta = known["metadata"]
-            if (meta.get("namespace", ""), meta["name"]) not in seen and version(known) <= listed:
+            if (meta.get("namespace", ""), meta["name"]) not in seen and version_of(known) <= listed:
                 key = self.drop(kind, known)
                 if key is not None:
                     changed.add(key)
@@ -140,14 +136,13 @@ def _asks_differently(old: Json, fresh: Json) -> bool:
     return a != b or own_share(old.get("status") or {}) != own_share(fresh.get("status") or {})
 
 
-OWN_CONDITIONS = ("Prepared", "WorkersReady", "Ready")
 OWN_FIELDS = ("observedGeneration", "replicas", "readyReplicas", "selector", "catalog")
 
 
 def own_share(status: Mapping[str, Any]) -> Json:
     """The operator's share of a status."""
     share: Json = {name: status[name] for name in OWN_FIELDS if name in status}
-    conditions = [c for c in status.get("conditions") or () if c.get("type") in OWN_CONDITIONS]
+    conditions = [c for c in status.get("conditions") or () if c.get("type") in OWN]
     if conditions:
-        share["conditions"] = sorted(conditions, key=lambda c: OWN_CONDITIONS.index(c["type"]))
+        share["conditions"] = sorted(conditions, key=lambda c: OWN.index(c["type"]))
     return share

@@ -6,10 +6,11 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from apparate.contract.labels import PREFIX
-from apparate_operator.kinds import CONFIG_MAP, DEPLOYMENT, JOB, MODEL, POD, Json, Kind
+from apparate.contract.conditions import OPERATOR
+from apparate.contract.labels import COMPONENT, PREFIX
+from apparate_operator.kinds import CONFIG_MAP, DEPLOYMENT, HANDOVER, JOB, MODEL, POD, Json, Kind
 
-KEPT_LABELS = ("app.kubernetes.io/component",)
+KEPT_LABELS = (COMPONENT,)
 
 
 def trim(kind: Kind, body: Mapping[str, Any]) -> Json:
@@ -35,9 +36,8 @@ def _metadata(meta: Mapping[str, Any], *, whole_labels: bool) -> Json:
 
 
 def _by_hand(entry: Mapping[str, Any]) -> bool:
-    """Whether somebody else holds fields outside metadata and status, or an owner or label that was ours."""
-    ours = entry.get("manager") in ("apparate-operator", "apparate-autoscaler")
-    if ours or entry.get("operation") != "Update" or entry.get("subresource"):
+    """Whether somebody else's update holds fields outside metadata and status."""
+    if entry.get("manager") in (OPERATOR, HANDOVER) or entry.get("operation") != "Update" or entry.get("subresource"):
         return False
     return bool(set(entry.get("fieldsV1") or ()) - {"f:metadata", "f:status"})
 

@@ -10,8 +10,7 @@ import pytest
 from apparate.contract.labels import REVISION
 from apparate.contract.resource import EarlyExitModel
 from apparate.contract.revision import revision
-from apparate_operator.kinds import AUTOSCALER, CONFIG_MAP, DEPLOYMENT, JOB, SCALED_OBJECT
-from apparate_operator.lifecycle import HANDOVER
+from apparate_operator.kinds import AUTOSCALER, CONFIG_MAP, DEPLOYMENT, HANDOVER, JOB, SCALED_OBJECT
 from apparate_operator.manifests.common import Environment
 from support.models_on_kubernetes import (
     ENVIRONMENT,

@@ -14,7 +14,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from apparate.contract.conditions import CONTROLLER, with_condition
-from apparate.contract.resource import Condition, Delivery, Observed, PlanStatus, Status
+from apparate.contract.resource import GROUP, KIND, VERSION, Condition, Delivery, Observed, PlanStatus, Status
 from apparate.contract.rollback import history_with
 from apparate.contract.shape import problem_of
 from apparate.service.kube import CONFLICT, Json, KubeClient, KubeError, apply_status, model_path, version_of
@@ -197,8 +197,8 @@ class StatusSink:
     def _body(self, share: Json) -> Json:
         meta = self._object["metadata"]
         return {
-            "apiVersion": "apparate.dev/v1alpha1",
-            "kind": "EarlyExitModel",
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": KIND,
             "metadata": {
                 "name": self._name,
                 "namespace": self._namespace,

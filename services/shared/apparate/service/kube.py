@@ -14,13 +14,14 @@ from urllib.parse import urlencode
 
 import urllib3
 
+from apparate.contract.resource import GROUP, PLURAL, VERSION
+
 Json = dict[str, Any]
 CONNECT_TIMEOUT_S = 3.0
 CALL_TIMEOUT_S = 10.0
 CONNECTIONS = 16  # kept open for calls that run at the same time; a watch holds one as long as it lasts
 APPLY, MERGE, PATCH = "application/apply-patch+yaml", "application/merge-patch+json", "application/json-patch+json"
-RESOURCE = "earlyexitmodels"
-MODELS = f"/apis/apparate.dev/v1alpha1/{RESOURCE}"
+MODELS = f"/apis/{GROUP}/{VERSION}"
 GONE, CONFLICT, NOT_FOUND = 410, 409, 404
 
 
@@ -157,7 +158,7 @@ def client_of(kubeconfig: str) -> KubeClient:
 
 def models_path(namespace: str = "") -> str:
     """The EarlyExitModels of a namespace, or of all."""
-    return f"/apis/apparate.dev/v1alpha1/namespaces/{namespace}/{RESOURCE}" if namespace else MODELS
+    return f"{MODELS}/namespaces/{namespace}/{PLURAL}" if namespace else f"{MODELS}/{PLURAL}"
 
 
 def model_path(namespace: str, name: str) -> str:
