@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 from apparate.adaptation.policy import Decision, Reason, Search
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import PlanStatus
-from apparate.contract.rollback import rolled_back
+from apparate.contract.rollback import NoSuchPlan, earlier, rolled_back
 from apparate.feedback import FeedbackBatch
 from apparate.plan import InvalidPlan, Plan
 from apparate_controller.errors import PlanRefused, PlanUnknown, PlanUnreadable
@@ -180,18 +180,13 @@ class ModelLoop:
 
         Raises PlanUnknown when it is not in the history or is of another catalog, and PlanRefused.
         """
-        old = next((plan for plan in await self.history() if plan.revision == revision), None)
-        if old is None:
-            known = ", ".join(str(plan.revision) for plan in await self.history()) or "none"
-            raise PlanUnknown(f"plan revision {revision} is not in the history; there are: {known}")
-        if old.catalog != self.catalog.digest:
-            raise PlanUnknown(
-                f"plan revision {revision} is for catalog {old.catalog}, the model has {self.catalog.digest}"
-            )
         current = await self._ports.sink.current()
-        seen = max(
-            [current.revision if current else 0, self.progress.totals.revision, *(w.revision for w in self.workers)]
-        )
+        in_force = current.revision if current else 0
+        try:
+            old = earlier(await self.history(), revision, in_force=in_force, catalog=self.catalog.digest)
+        except NoSuchPlan as error:
+            raise PlanUnknown(str(error)) from None
+        seen = max([in_force, self.progress.totals.revision, *(w.revision for w in self.workers)])
         new = rolled_back(old, seen + 1, now())
         await self._ports.sink.publish(new)  # the next look around finds it, and the session goes on from there
         return new

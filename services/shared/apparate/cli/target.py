@@ -254,22 +254,15 @@ def described(thing: Json) -> Json:
 def rollback_of(thing: Json, revision: int) -> tuple[Json, list[Json]]:
     """(plan, history) that put the plan `revision` of an object's history in force again. Raises CommandError."""
     from apparate.contract.resource import PlanStatus
-    from apparate.contract.rollback import history_with, rolled_back
+    from apparate.contract.rollback import NoSuchPlan, earlier, history_with, rolled_back
 
     status = thing.get("status") or {}
     current, history = status.get("plan") or {"revision": 0}, status.get("history", [])
-    old = next((plan for plan in history if plan["revision"] == revision), None)
-    if old is None and revision and revision == current["revision"]:
-        raise CommandError(f"plan revision {revision} is in force already", BAD_INPUT)
-    if old is None:
-        known = ", ".join(str(plan["revision"]) for plan in history_with(history, None, 0)) or "none"
-        raise CommandError(f"plan revision {revision} is not in the history; there are: {known}", BAD_INPUT)
-    digest = (status.get("catalog") or {}).get("digest", "")
-    if old.get("catalog") != digest:
-        raise CommandError(
-            f"plan revision {revision} is for catalog {old.get('catalog')}, the model has {digest}", BAD_INPUT
-        )
-    number = int(current["revision"]) + 1
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    new = rolled_back(PlanStatus.model_validate(old), number, now)
+    digest, in_force = (status.get("catalog") or {}).get("digest", ""), int(current["revision"])
+    try:
+        old = earlier(map(PlanStatus.model_validate, history), revision, in_force=in_force, catalog=digest)
+    except NoSuchPlan as error:
+        raise CommandError(str(error), BAD_INPUT) from None
+    number = in_force + 1
+    new = rolled_back(old, number, datetime.now(UTC).isoformat(timespec="milliseconds"))
     return new.model_dump(mode="json", by_alias=True), history_with(history, current, number)

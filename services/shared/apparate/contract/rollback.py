@@ -13,6 +13,24 @@ HISTORY = 10
 Json = dict[str, Any]
 
 
+class NoSuchPlan(ValueError):
+    """A plan cannot be put in force again; the message says why."""
+
+
+def earlier(history: Iterable[PlanStatus], revision: int, *, in_force: int, catalog: str) -> PlanStatus:
+    """The plan `revision` of a history, for a model that has `catalog`. Raises NoSuchPlan."""
+    known = {plan.revision: plan for plan in history}
+    old = known.get(revision)
+    if old is None and revision and revision == in_force:
+        raise NoSuchPlan(f"plan revision {revision} is in force already")
+    if old is None:
+        there = ", ".join(map(str, sorted(known, reverse=True))) or "none"
+        raise NoSuchPlan(f"plan revision {revision} is not in the history; there are: {there}")
+    if old.catalog != catalog:
+        raise NoSuchPlan(f"plan revision {revision} is for catalog {old.catalog}, the model has {catalog}")
+    return old
+
+
 def rolled_back(old: PlanStatus, revision: int, now: str) -> PlanStatus:
     """The plan `old` under `revision`, decided at `now` (RFC 3339) by a person."""
     message = f"revision {old.revision} again, as somebody asked"
