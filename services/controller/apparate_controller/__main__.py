@@ -19,7 +19,7 @@ from apparate.catalog import RampCatalog
 from apparate.contract.document import Document, InvalidDocument
 from apparate.contract.metrics import CONTROLLER
 from apparate.service.kube import InvalidKubeconfig, KubeClient, client_of
-from apparate.service.redis_client import UNREACHABLE, connect
+from apparate.service.redis_client import UNREACHABLE, close, connect
 from apparate.service.settings import InvalidSettings
 from apparate.service.telemetry import Telemetry, configure_logging, get_logger
 from apparate_controller import controls
@@ -148,12 +148,6 @@ async def serve(
         for task in (checking, stopped):
             task.cancel()
         await asyncio.gather(checking, stopped, return_exceptions=True)
-
-
-async def close(client: Redis) -> None:
-    """Close a connection, also one that is broken."""
-    with contextlib.suppress(*UNREACHABLE):
-        await client.aclose()
 
 
 async def watch_eviction(commands: Redis, telemetry: Telemetry) -> None:

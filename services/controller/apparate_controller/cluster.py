@@ -15,7 +15,7 @@ from apparate.catalog import RampCatalog
 from apparate.contract.document import Document
 from apparate.service.kube import CONNECTIONS, KubeClient
 from apparate.service.lease import Leadership
-from apparate.service.redis_client import UNREACHABLE, connect
+from apparate.service.redis_client import close, connect
 from apparate.service.telemetry import Telemetry
 from apparate_controller.loop import ModelLoop, Ports
 from apparate_controller.objects import ObjectModels
@@ -128,5 +128,4 @@ class ClusterController:
         try:
             yield ModelLoop(key, catalog, lambda plan: ModelSession(catalog, spec, plan), ports)
         finally:
-            with contextlib.suppress(*UNREACHABLE):
-                await reader.aclose()
+            await close(reader)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -32,3 +34,9 @@ def connect(url: str, *, block_s: float = 0.0) -> Redis:
         protocol=2,
     )
     return client
+
+
+async def close(client: Redis) -> None:
+    """Close a client, also one whose connections are broken."""
+    with contextlib.suppress(*UNREACHABLE):
+        await client.aclose()
