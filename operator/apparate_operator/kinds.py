@@ -13,6 +13,8 @@ Json = dict[str, Any]
 SELECTOR = f"{MANAGED_BY}={OPERATOR}"
 """Everything that belongs to a model carries this label; nothing else is read."""
 ATTEMPT = f"{PREFIX}/attempt"
+TEMPLATE = f"{PREFIX}/template"
+"""Annotation with the hash of the pod that a Job was made with."""
 APPLIED = f"{PREFIX}/applied"
 """Annotation with the hash of the manifest that was last applied."""
 HANDOVER = "apparate-autoscaler"

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from apparate.catalog import InvalidCatalog, RampCatalog
 from apparate.contract.labels import COMPONENT, PREPARE, REVISION, WORKER
-from apparate_operator.kinds import ATTEMPT, CONFIG_MAP, DEPLOYMENT, JOB, POD, Json, Kind
+from apparate_operator.kinds import ATTEMPT, CONFIG_MAP, DEPLOYMENT, JOB, POD, TEMPLATE, Json, Kind
 
 Refs = Mapping[tuple[Kind, str], Json]
 
@@ -98,7 +98,7 @@ def _attempt(job: Json) -> Attempt:
         name=job["metadata"]["name"],
         revision=annotation(job, REVISION),
         number=int(number) if number.isdigit() else 0,
-        template=annotation(job, "apparate.dev/template"),
+        template=annotation(job, TEMPLATE),
         failed=conditions.get("Failed"),
         complete="Complete" in conditions,
         finished_at=str(ended.get("lastTransitionTime", "")),

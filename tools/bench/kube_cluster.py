@@ -30,6 +30,7 @@ CHILDREN = (
     "/api/v1/namespaces/bench/services",
     "/api/v1/namespaces/bench/serviceaccounts",
     "/api/v1/namespaces/bench/configmaps",
+    "/api/v1/namespaces/bench/secrets",
     "/api/v1/namespaces/bench/persistentvolumeclaims",
     "/apis/rbac.authorization.k8s.io/v1/namespaces/bench/roles",
     "/apis/rbac.authorization.k8s.io/v1/namespaces/bench/rolebindings",

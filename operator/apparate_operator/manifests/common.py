@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from apparate.contract.labels import COMPONENT, MODEL_LABEL
+from apparate.contract.labels import COMPONENT, MODEL_LABEL, owner
 from apparate.contract.labels import labels as shared_labels
 from apparate.contract.resource import EarlyExitModel
 from apparate_operator.kinds import APPLIED, SECRET, Json, Kind
@@ -61,20 +61,6 @@ def selector(model: EarlyExitModel, component: str) -> dict[str, str]:
 def labels(model: EarlyExitModel, component: str) -> dict[str, str]:
     """The labels of everything made for a model."""
     return shared_labels(model.metadata.name, model.metadata.uid, component)
-
-
-def owner(model: EarlyExitModel) -> Json:
-    """The reference by which Kubernetes deletes what was made for a model together with it.
-
-    Without blockOwnerDeletion: it would need the right to change finalizers of models on some clusters.
-    """
-    return {
-        "apiVersion": model.api_version,
-        "kind": model.kind,
-        "name": model.metadata.name,
-        "uid": model.metadata.uid,
-        "controller": True,
-    }
 
 
 def manifest(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from apparate.contract.labels import PREFIX, PREPARE, REVISION
+from apparate.contract.labels import PREPARE, REVISION
 from apparate.contract.resource import EarlyExitModel
-from apparate_operator.kinds import ATTEMPT, JOB, Json
+from apparate_operator.kinds import ATTEMPT, JOB, TEMPLATE, Json
 from apparate_operator.manifests.common import PREPARED, Environment, child_name, digest, labels, manifest
 from apparate_operator.manifests.pods import env, pod_spec, resources, template_metadata, unique
 from apparate_operator.manifests.storage import (
@@ -21,8 +21,6 @@ LEAST = {"cpu": "1", "memory": "1Gi"}
 KEPT_S = 86_400  # a finished Job and its log stay for a day
 USAGE = 2  # the preparation's exit status when trying again cannot help: bad source, bad data, unsupported model
 SCRATCH = "scratch"
-TEMPLATE = f"{PREFIX}/template"
-"""Annotation with the hash of the pod that a Job was made with."""
 
 
 def catalog_name(model: EarlyExitModel, revision: str) -> str:

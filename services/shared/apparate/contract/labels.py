@@ -1,8 +1,11 @@
-"""Labels and annotations of what belongs to a model in a cluster; operator and preparation agree on them by this."""
+"""Labels, annotations and owner of what belongs to a model in a cluster, the same for operator and preparation."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from apparate.contract.conditions import OPERATOR
+from apparate.contract.resource import EarlyExitModel
 
 PREFIX = "apparate.dev"
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -26,4 +29,18 @@ def labels(name: str, uid: str, component: str) -> dict[str, str]:
         "app.kubernetes.io/instance": name,
         MANAGED_BY: OPERATOR,
         UID_LABEL: uid,
+    }
+
+
+def owner(model: EarlyExitModel) -> dict[str, Any]:
+    """The reference by which Kubernetes deletes what was made for a model together with it.
+
+    Without blockOwnerDeletion: it would need the right to change finalizers of models on some clusters.
+    """
+    return {
+        "apiVersion": model.api_version,
+        "kind": model.kind,
+        "name": model.metadata.name,
+        "uid": model.metadata.uid,
+        "controller": True,
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from apparate.catalog import RampCatalog
-from apparate.contract.labels import PREPARE, REVISION, labels
+from apparate.contract.labels import PREPARE, REVISION, labels, owner
 from apparate.contract.resource import EarlyExitModel
 from apparate.service.kube import APPLY, KubeClient, KubeError
 from apparate.service.telemetry import get_logger
@@ -64,15 +64,7 @@ class Publisher:
                 "namespace": meta.namespace,
                 "labels": labels(meta.name, meta.uid, PREPARE),
                 "annotations": {REVISION: self._revision},
-                "ownerReferences": [
-                    {
-                        "apiVersion": self._model.api_version,
-                        "kind": self._model.kind,
-                        "name": meta.name,
-                        "uid": meta.uid,
-                        "controller": True,
-                    }
-                ],
+                "ownerReferences": [owner(self._model)],
             },
             "data": data,
         }
