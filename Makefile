@@ -1,6 +1,7 @@
 # `make` shows the targets. Each sets up what it needs first, and does nothing twice.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+export PYTHONDONTWRITEBYTECODE := # without compiled files each process that needs torch starts 2 s later
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 HERE := not gpu and not e2e# tiers that any machine can run
@@ -77,3 +78,4 @@ bench-delivery: test-tools ## From a decision to the plan in force at workers, t
 
 clean: ## Remove .venv, caches and prepared models
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache build dist out prepared *.egg-info
+	find charts operator proto services tests tools -name __pycache__ -prune -exec rm -rf {} +
