@@ -19,9 +19,9 @@ from apparate_operator.health import Health, serve
 from apparate_operator.memory import few_heaps
 from apparate_operator.operator import Operator
 from apparate_operator.settings import OperatorSettings
-from apparate_operator.start import ready_to_start
+from apparate_operator.start import last_word, ready_to_start
 
-USAGE = 2  # exit status: cannot start as asked
+STOPPED, USAGE = 1, 2  # exit status: could not go on; exit status: cannot start as asked
 log = get_logger(__name__)
 
 
@@ -39,11 +39,10 @@ def main() -> int:
         os.environ["KUBECONFIG"] = settings.kubeconfig  # kopf's own reader looks there
     with contextlib.closing(client):
         try:
-            asyncio.run(run(settings, client))
+            return asyncio.run(run(settings, client))
         except OSError as error:
             print(f"apparate-operator: EEM_OPERATOR_HEALTH_PORT {settings.health_port}: {error}", file=sys.stderr)
             return USAGE
-    return 0
 
 
 def client_of(settings: OperatorSettings) -> KubeClient:
@@ -56,22 +55,27 @@ def client_of(settings: OperatorSettings) -> KubeClient:
         return from_kubeconfig()[0]
 
 
-async def run(settings: OperatorSettings, client: KubeClient) -> None:
-    """Serve health from the start, wait for what is needed, then watch and, as the leader, work."""
+async def run(settings: OperatorSettings, client: KubeClient) -> int:
+    """Serve health from the start, wait for what is needed, then watch and, as the leader, work; the exit status."""
     telemetry, health = Telemetry(OPERATOR), Health()
     operator = Operator(settings, client, telemetry, health)
     server, port = await serve(health, telemetry.render, settings.host, settings.health_port)
     print(json.dumps({"name": settings.name, "health": port}), flush=True)
     try:
         await ready_to_start(operator.cluster, health, operator.environment)
-        await work(operator, settings)
+        failure = await work(operator, settings)
+        if failure is None:
+            return 0
+        log.error("watching or working failed", exc_info=failure)
+        log.error("the operator stops", why=await last_word(operator.cluster, operator.environment, failure))
+        return STOPPED
     finally:
         operator.close()
         await server.cleanup()
 
 
-async def work(operator: Operator, settings: OperatorSettings) -> None:
-    """Watch and work until a signal comes; kopf takes the signals."""
+async def work(operator: Operator, settings: OperatorSettings) -> Exception | None:
+    """Watch and work until a signal comes, which kopf takes, or something fails: that failure."""
     leading = asyncio.create_task(operator.run(), name="operator")
     watching = asyncio.create_task(
         kopf.operator(
@@ -90,9 +94,7 @@ async def work(operator: Operator, settings: OperatorSettings) -> None:
         for task in (leading, watching):
             task.cancel()
         results = await asyncio.gather(leading, watching, return_exceptions=True)
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
+    return next((one for one in results if isinstance(one, Exception)), None)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,15 @@ from urllib.parse import quote
 
 from apparate.contract.conditions import OPERATOR as MANAGER
 from apparate.contract.resource import EarlyExitModel
-from apparate.service.kube import APPLY, CONFLICT, NOT_FOUND, KubeClient, KubeError
+from apparate.service.kube import APPLY, CONFLICT, NOT_FOUND, PATCH, KubeClient, KubeError
 from apparate_operator import definition
 from apparate_operator.conditions import Told
 from apparate_operator.kinds import EVENT, MODEL, SELECTOR, Json, Kind
 from apparate_operator.lifecycle import Apply
 
 T = TypeVar("T")
+FORBIDDEN = 403
+STRATEGIC = "application/strategic-merge-patch+json"  # adds to lists of owners; a merge patch would replace them
 PAGE = 500  # objects of one answer to a list
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -79,6 +81,56 @@ class Cluster:
         path = wanted.kind.path(namespace, wanted.name)
         self._wrote(wanted.kind.name, "apply")
         return await self._call(self.client.call, "PATCH", path, query=query, body=wanted.body, content_type=APPLY)
+
+    async def would_take(self, wanted: Apply) -> bool:
+        """Whether the API would take the manifest for a new object: then it is not the manifest that it refuses.
+
+        Raises KubeError when it did not answer.
+        """
+        body = {**wanted.body, "metadata": {**wanted.body["metadata"], "generateName": f"{wanted.name[:50]}-"}}
+        del body["metadata"]["name"]
+        path = wanted.kind.path(wanted.body["metadata"]["namespace"])
+        try:
+            await self._call(self.client.call, "POST", path, query={"dryRun": "All"}, body=body)
+        except KubeError as error:
+            if error.passing:
+                raise
+            return error.status not in (400, 422)
+        return True
+
+    async def set_managers(self, wanted: Apply, live: Json, entries: list[Json]) -> None:
+        """Say whose the fields of an object are, unless it has changed since. Raises KubeError."""
+        meta = live["metadata"]
+        body = [
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": meta["resourceVersion"]},
+            {"op": "replace", "path": "/metadata/managedFields", "value": entries},
+        ]
+        self._wrote(wanted.kind.name, "managers")
+        path, query = wanted.kind.path(meta["namespace"], wanted.name), {"fieldManager": MANAGER}
+        await self._call(self.client.call, "PATCH", path, query=query, body=body, content_type=PATCH)
+
+    async def adopt(self, kind: Kind, body: Json, labels: Json, owner: Json) -> Json:
+        """An object after it was given back the labels and the owner that tie it to a model. Raises KubeError."""
+        meta = body["metadata"]
+        metadata = {"uid": meta["uid"], "labels": labels, "ownerReferences": [owner]}
+        self._wrote(kind.name, "adopt")
+        path, query = kind.path(meta["namespace"], meta["name"]), {"fieldManager": MANAGER}
+        return await self._call(
+            self.client.call, "PATCH", path, query=query, body={"metadata": metadata}, content_type=STRATEGIC
+        )
+
+    async def why_no_pods(self, namespace: str, uid: str) -> str:
+        """What the newest Event of an object says about pods that could not be made; empty without one, or without
+        the right to read Events. Raises KubeError."""
+        query = {"fieldSelector": f"involvedObject.uid={uid},reason=FailedCreate", "limit": 50}
+        try:
+            found = await self._call(self.client.call, "GET", EVENT.path(namespace), query=query)
+        except KubeError as error:
+            if error.status == FORBIDDEN:
+                return ""
+            raise
+        newest: Json = max(found.get("items") or (), key=lambda one: str(one.get("lastTimestamp") or ""), default={})
+        return str(newest.get("message", ""))
 
     async def check_free(self, wanted: Apply, uid: str) -> None:
         """Raises NameTaken when there is an object of that name that belongs to somebody else."""

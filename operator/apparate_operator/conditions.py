@@ -13,7 +13,7 @@ from apparate_operator.kinds import Json
 from apparate_operator.manifests.common import selector
 from apparate_operator.observed import Observed, annotation
 from apparate_operator.preparation import Preparation
-from apparate_operator.reasons import lacking, worst
+from apparate_operator.reasons import lacking, no_pods, worst
 
 OWN = tuple(kind for kind in ConditionType if kind.writer == OPERATOR)
 FINE = {Reason.READY, Reason.PREPARED, Reason.WORKERS_READY, Reason.PREPARING, Reason.STARTING, Reason.SCALED_TO_ZERO}
@@ -54,9 +54,10 @@ def workers(observed: Observed, waiting_for: str) -> Verdict:
     blocked = _blocked(observed)
     if blocked and (ready < wanted or updated < wanted):
         return Verdict(ready >= wanted, Reason.ROLLOUT_BLOCKED, f"{told}; {blocked}")
-    if ready >= wanted:  # of whatever kind: they serve
-        return Verdict(True, Reason.WORKERS_READY, told)
     refused = _refused(status.get("conditions", ()))
+    if ready >= wanted:  # of whatever kind: they serve
+        why = f"; {refused[1]}" if refused is not None and updated < wanted else ""
+        return Verdict(True, Reason.WORKERS_READY, f"{told}{why}")
     problem = worst(observed.workers)
     if problem is not None:
         return Verdict(False, problem.reason, f"{told}; {problem.message}")
@@ -86,13 +87,8 @@ def _ready(pod: Json) -> bool:
 
 def _refused(conditions: Iterable[Json]) -> tuple[str, str] | None:
     """Why the cluster makes no pods at all."""
-    for one in conditions:
-        if one.get("type") == "ReplicaFailure" and one.get("status") == "True":
-            said = str(one.get("message", ""))
-            if "exceeded quota" in said:
-                return Reason.QUOTA_EXCEEDED, f"{said}; raise the ResourceQuota or ask for less"
-            return Reason.POD_REFUSED, f"{said}; see spec.serving.template"
-    return None
+    failing = (c for c in conditions if c.get("type") == "ReplicaFailure" and c.get("status") == "True")
+    return next((no_pods(str(one.get("message", ""))) for one in failing), None)
 
 
 def ready(prepared: Verdict, serving: Verdict, serves: bool, refused: Verdict | None) -> Verdict:

@@ -14,7 +14,18 @@ from apparate.contract.revision import revision
 from apparate.contract.serving import Autoscaling
 from apparate.contract.status import MAX_RAMPS, CatalogRamp
 from apparate_operator.conditions import Told, Verdict, events, prepared, ready, status, workers
-from apparate_operator.kinds import BY_NAME, CONFIG_MAP, DEPLOYMENT, HANDOVER, POD_MONITOR, SCALED_OBJECT, Json, Kind
+from apparate_operator.kinds import (
+    APPLIED,
+    BY_NAME,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    HANDOVER,
+    POD_MONITOR,
+    SCALED_OBJECT,
+    SECRET,
+    Json,
+    Kind,
+)
 from apparate_operator.manifests.access import prepare_access, worker_access
 from apparate_operator.manifests.common import Environment
 from apparate_operator.manifests.prepare import catalog_name
@@ -76,7 +87,8 @@ def next_step(
         applies += _handover(model, observed, scaling)
         applies += [Apply(BY_NAME[b["kind"]], b) for b in _serving(model, environment, serves, scaling)]
     keep = {wanted, serves, observed.active}
-    deletions = [*_unwanted(observed, applies), *preparation.deletions]
+    deletions = [one for one in _unwanted(observed, applies) if one[0] is not SECRET or _rolled_over(observed, applies)]
+    deletions += preparation.deletions
     deletions += [(CONFIG_MAP, one.config_map) for one in observed.published if one.revision not in keep]
     at_work = workers(observed, f"workers start when the model is prepared: {preparation.message}")
     if note := " ".join(filter(None, notes)):
@@ -167,6 +179,18 @@ def _unwanted(observed: Observed, applies: list[Apply]) -> Iterator[tuple[Kind, 
     for kind, name in observed.refs:
         if kind.pruned and (kind, name) not in wanted:
             yield kind, name
+
+
+def _rolled_over(observed: Observed, applies: list[Apply]) -> bool:
+    """Whether every worker is of the newest kind: one of an older kind that starts again needs the Secret it had."""
+    there = observed.deployment
+    if there is None:
+        return True
+    wanted = {annotation(one.body, APPLIED) for one in applies if one.kind is DEPLOYMENT and one.manager == OPERATOR}
+    status, generation = there["status"], there["metadata"].get("generation", 0)
+    if wanted != {annotation(there, APPLIED)} or status.get("observedGeneration", 0) < generation:
+        return False
+    return bool(status.get("replicas", 0) == status.get("updatedReplicas", 0))
 
 
 def _catalog(model: EarlyExitModel, published: Published | None, serves: str) -> Catalog | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 
 from apparate.catalog import InvalidCatalog, RampCatalog
@@ -51,6 +52,12 @@ class Attempt:
     """Its condition Failed."""
     complete: bool
     finished_at: str
+    started_at: str = ""
+    """When the Job controller took it up."""
+
+    def waits_s(self, now: datetime) -> float:
+        """For how many seconds it could have had a pod."""
+        return (now - datetime.fromisoformat(self.started_at)).total_seconds() if self.started_at else 0.0
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,15 @@ class Observed:
     preparing: tuple[Json, ...] = ()
     """Pods of prepare Jobs."""
     published: tuple[Published, ...] = ()
+    no_pods: Mapping[str, str] = field(default_factory=dict)
+    """By Job that should have a pod and has none: what the cluster says of that, empty when it says nothing."""
+
+    def without_pods(self) -> tuple[Attempt, ...]:
+        """Jobs that run and have no pod."""
+        have = {annotation(pod, ATTEMPT) for pod in self.preparing}
+        return tuple(
+            one for one in self.attempts if not one.complete and one.failed is None and str(one.number) not in have
+        )
 
     @property
     def active(self) -> str:
@@ -102,6 +118,7 @@ def _attempt(job: Json) -> Attempt:
         failed=conditions.get("Failed"),
         complete="Complete" in conditions,
         finished_at=str(ended.get("lastTransitionTime", "")),
+        started_at=str(job["status"].get("startTime", "")),
     )
 
 

@@ -11,12 +11,12 @@ from logging import ERROR, INFO
 from typing import Any
 
 from apparate.service.kube import NOT_FOUND, KubeClient, KubeError
-from apparate.service.lease import Leadership
+from apparate.service.lease import DURATION_S, GIVE_UP_S, RENEW_S, Leadership
 from apparate.service.telemetry import Telemetry, get_logger
-from apparate_operator.cluster import Cluster
+from apparate_operator.cluster import FORBIDDEN, Cluster
 from apparate_operator.definition import lacking, outdated
 from apparate_operator.health import Health
-from apparate_operator.kinds import CHILDREN, MODEL, WATCHED, Kind
+from apparate_operator.kinds import CHILDREN, MODEL, SECRET, WATCHED, Kind
 from apparate_operator.manifests.common import Environment
 from apparate_operator.memory import give_back
 from apparate_operator.queue import WorkQueue
@@ -29,7 +29,6 @@ CATCH_UP_S = 5.0  # a watch is late by this much at most, else it has missed som
 DEFINITION_S = 60.0  # between two looks at the CustomResourceDefinition, or as often as everything is listed
 LAG_S = 1.0  # between two looks at how late the event loop is
 TRIM_S = 15.0  # between two times that freed memory is given back, while there is nothing to do
-FORBIDDEN = 403
 log = get_logger(__name__)
 
 
@@ -44,7 +43,14 @@ class Operator:
         self.queue = WorkQueue()
         self.reconciler = Reconciler(self.store, self.cluster, self.leads)
         self.leadership = Leadership(
-            client, settings.lease_namespace, settings.lease_name, settings.name, threads=self.threads
+            client,
+            settings.lease_namespace,
+            settings.lease_name,
+            settings.name,
+            threads=self.threads,
+            duration_s=settings.lease_seconds,
+            renew_s=settings.lease_seconds * RENEW_S / DURATION_S,
+            give_up_s=settings.lease_seconds * GIVE_UP_S / DURATION_S,
         )
         self._leads_since: float | None = None
 
@@ -93,6 +99,9 @@ class Operator:
         await self._first_look()
         self._leads_since = time.monotonic()
         self._telemetry("apparate_operator_leading").set(1)
+        environment = self.reconciler.environment
+        if not environment.has(SECRET):
+            log.info("Secrets NAME-redis of an earlier setting, if there are any, stay: this takes rights on Secrets")
         log.info("leads", name=self.settings.name, models=len(self.store.models))
         workers = [asyncio.create_task(self._work(), name=f"work-{n}") for n in range(self.settings.workers)]
         for key in list(self.store.models):
@@ -128,10 +137,16 @@ class Operator:
     async def environment(self) -> Environment:
         """What the operator was told, and what the cluster has now. Raises KubeError."""
         settings = self.settings
-        apis = await self.cluster.apis()
-        return Environment(
-            settings.worker_image, settings.redis_url, settings.redis_secret, apis, warning=self.health.outdated
+        found = Environment(
+            settings.worker_image,
+            settings.redis_url,
+            settings.redis_secret,
+            await self.cluster.apis(),
+            warning=self.health.outdated,
         )
+        if found.makes_secrets:
+            return found
+        return replace(found, tends_secrets=not await self.cluster.lacks({"list delete": (SECRET,)}))
 
     def _kinds(self) -> list[Kind]:
         """Models first, so that what belongs to them is known to."""

@@ -13,9 +13,11 @@ from apparate_operator.kinds import ATTEMPT, JOB, Json, Kind
 from apparate_operator.manifests.common import Environment
 from apparate_operator.manifests.prepare import prepare_job, template_digest
 from apparate_operator.observed import Attempt, Observed, Published, annotation
-from apparate_operator.reasons import Problem, worst
+from apparate_operator.reasons import Problem, no_pods, worst
 
 AGAIN_S = (30.0, 600.0)  # first and longest pause before a failed preparation is tried again
+POD_WITHIN_S = 10.0  # a Job without a pod for so long is looked into
+NO_POD_AGAIN_S = 30.0
 CATALOG_S = 30.0  # a finished Job whose catalog has not come by then has lost it
 STAGES = {
     "fetching": "sources are fetched",
@@ -67,6 +69,8 @@ def prepare(
         found = _new(model, observed, environment, wanted, latest.number + 1)
         return replace(found, deletions=(*older, (JOB, latest.name)))
     reason, message = _where(latest, observed, published, now)
+    if latest in observed.without_pods():
+        wait_s = NO_POD_AGAIN_S if latest.name in observed.no_pods else max(1.0, POD_WITHIN_S - latest.waits_s(now))
     return Preparation(False, reason, message, deletions=older, again_s=wait_s)
 
 
@@ -112,7 +116,10 @@ def _where(latest: Attempt, observed: Observed, published: Published | None, now
         return Reason.PREPARING, f"Job {latest.name}: {_progress(published.progress)}"
     if pods:
         return Reason.PREPARING, f"Job {latest.name} runs"
-    return Reason.PREPARING, f"Job {latest.name} has no pod yet; if that stays so see `kubectl describe job`"
+    return no_pods(observed.no_pods.get(latest.name, "")) or (
+        Reason.PREPARING,
+        f"Job {latest.name} has no pod yet; if that stays so see `kubectl describe job`",
+    )
 
 
 def _failed(latest: Attempt, problem: Problem | None, now: datetime) -> tuple[str, str]:

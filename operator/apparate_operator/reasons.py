@@ -13,6 +13,7 @@ from apparate_operator.kinds import Json
 
 MESSAGE_LIMIT = 1000  # characters of what a pod said; a whole traceback helps nobody in a table
 CANNOT_START = 2  # exit status of a worker that was asked for something it cannot do
+POD_NAME = re.compile(r'pods "[^"]*"')  # another one for each try: the same refusal must read the same
 RESOURCE = re.compile(r"Insufficient ([a-z0-9./-]+)")
 
 
@@ -125,6 +126,20 @@ def _last_words(message: str) -> str:
         if isinstance(said, dict) and (text := said.get("error") or said.get("event")):
             return str(text)
     return ""
+
+
+def no_pods(said: str) -> tuple[str, str] | None:
+    """Reason and sentence for pods that the cluster does not even make, from what it says of that; None without."""
+    if not said:
+        return None
+    told = POD_NAME.sub("its pod", _short(said))
+    if "exceeded quota" in said:
+        return Reason.QUOTA_EXCEEDED, f"{told}; raise the ResourceQuota or ask for less"
+    if "PodSecurity" in said:
+        return Reason.POD_REFUSED, f"{told}; mend securityContext and volumes of the pod template"
+    if "error looking up service account" in said:
+        return Reason.POD_REFUSED, f"{told}; it is made again with the next list, unless somebody deletes it"
+    return Reason.POD_REFUSED, f"{told}; see spec.serving.template and spec.prepare.template"
 
 
 def lacking(message: str) -> str:

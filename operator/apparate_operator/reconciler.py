@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
 from apparate.contract.conditions import Reason
+from apparate.contract.labels import PREPARE, owner
 from apparate.contract.resource import EarlyExitModel
 from apparate.contract.shape import problem_of
 from apparate.service.kube import NOT_FOUND, KubeError
 from apparate.service.telemetry import get_logger
 from apparate_operator.cluster import Cluster, NameTaken
-from apparate_operator.conditions import Verdict, unreadable
-from apparate_operator.kinds import APPLIED, AUTOSCALER, CLAIM, JOB, MODEL, Json, Kind
+from apparate_operator.conditions import Told, Verdict, unreadable
+from apparate_operator.kinds import APPLIED, AUTOSCALER, CLAIM, CONFIG_MAP, JOB, MODEL, Json, Kind
 from apparate_operator.lifecycle import Apply, Step, next_step
-from apparate_operator.manifests.common import Environment
-from apparate_operator.observed import annotation, observe
+from apparate_operator.manifests.common import Environment, labels
+from apparate_operator.mending import Mender
+from apparate_operator.observed import Observed, annotation, observe
+from apparate_operator.preparation import POD_WITHIN_S
 from apparate_operator.store import Key, Store, own_share
+from apparate_operator.trimming import bonds
 
 REFUSED_AGAIN_S = 60.0  # something that the API refused may be mended outside of the spec, say by a larger quota
 REFUSALS = (400, 403, 404, 405, 413, 422)
@@ -36,6 +41,7 @@ class Reconciler:
     def __init__(self, store: Store, cluster: Cluster, leads: Callable[[], bool]) -> None:
         self._store, self._cluster, self._leads = store, cluster, leads
         self.environment = Environment("")
+        self._mender = Mender(cluster)
         self._marks: dict[tuple[str, Kind, str], str] = {}
         """By model and object: its generation after our last write; another one means that somebody changed it."""
         self._refused: dict[str, tuple[int, Verdict]] = {}
@@ -55,7 +61,7 @@ class Reconciler:
             await self._report(key, body, unreadable(body, problem_of(error), datetime.now(UTC)))
             return None
         uid = model.metadata.uid
-        observed = observe(self._store.of(uid))
+        observed = await self._with_words_on_pods(observe(self._store.of(uid)), key[0])
         step = next_step(
             model, observed, self.environment, datetime.now(UTC), refused=self._refusal(uid, model.metadata.generation)
         )
@@ -79,18 +85,23 @@ class Reconciler:
         known = self._store.of(uid)
         applies = [one for one in step.applies if self._differs(uid, one, known.get((one.kind, one.name)))]
         deletions = [(kind, name, known[kind, name]) for kind, name in step.deletions if (kind, name) in known]
-        if not applies and not deletions:
+        loose = [(kind, body) for (kind, name), body in known.items() if self._is_loose(model, kind, body)]
+        loose = [(kind, body) for kind, body in loose if (kind, body["metadata"]["name"]) not in step.deletions]
+        if not applies and not deletions and not loose:
             return None
         await self._still(key, model)
+        for kind, body in loose:
+            if (refused := await self._tie(model, kind, body)) is not None:
+                return refused
         for one in applies:
             try:
-                await self._apply(one, uid, fresh=(one.kind, one.name) not in known)
+                await self._apply(one, model, fresh=(one.kind, one.name) not in known)
             except NameTaken as error:
                 return Verdict(False, Reason.RECONCILE_FAILED, str(error))
             except KubeError as error:
                 if error.status not in REFUSALS and NO_SUCH_FIELD not in str(error):
                     raise
-                return _refusal(one, error)
+                return _refusal(one, error, mended=self._mender.lately((uid, one.kind, one.name)))
         for kind, name, body in deletions:
             self._must_lead()
             await self._cluster.delete(kind, key[0], name, body["metadata"]["uid"])
@@ -98,14 +109,52 @@ class Reconciler:
             log.info("deleted", model="/".join(key), kind=kind.name, name=name)
         return None
 
-    async def _apply(self, one: Apply, uid: str, *, fresh: bool) -> None:
+    async def _apply(self, one: Apply, model: EarlyExitModel, *, fresh: bool) -> None:
+        uid = model.metadata.uid
         if fresh:
             await self._cluster.check_free(one, uid)
         self._must_lead()
-        written = await self._cluster.apply(one)
+        try:
+            written = await self._cluster.apply(one)
+        except KubeError as error:
+            self._must_lead()
+            mended = await self._mender.mend(one, uid, error)
+            if mended is None:
+                raise
+            written, told = mended
+            await self._tell(model, told)
         self._store.put(one.kind, written)
         self._marks[uid, one.kind, one.name] = _mark(one.kind, written)
         log.info("applied", namespace=written["metadata"]["namespace"], kind=one.kind.name, name=one.name)
+
+    async def _tie(self, model: EarlyExitModel, kind: Kind, body: Json) -> Verdict | None:
+        """Give a Job or a catalog back to its model; what the API refused, say because it has another owner now."""
+        self._must_lead()
+        try:
+            self._store.put(kind, await self._cluster.adopt(kind, body, labels(model, PREPARE), owner(model)))
+        except KubeError as error:
+            if error.status not in REFUSALS:
+                raise
+            name = body["metadata"]["name"]
+            return Verdict(False, Reason.RECONCILE_FAILED, f"{kind.name} {name} has lost its owner and labels: {error}")
+        return None
+
+    def _is_loose(self, model: EarlyExitModel, kind: Kind, body: Json) -> bool:
+        """Whether what is not applied again and again, a Job or its catalog, has lost what ties it to its model."""
+        meta = body["metadata"]
+        if kind not in (JOB, CONFIG_MAP) or meta.get("deletionTimestamp"):
+            return False
+        return bool(meta["bonds"] != bonds({"labels": labels(model, PREPARE), "ownerReferences": [owner(model)]}))
+
+    async def _with_words_on_pods(self, observed: Observed, namespace: str) -> Observed:
+        """With what Events say of Jobs that should have a pod by now and have none."""
+        now = datetime.now(UTC)
+        late = [job.name for job in observed.without_pods() if job.waits_s(now) >= POD_WITHIN_S]
+        if not late:
+            return observed
+        uids = {name: observed.refs[JOB, name]["metadata"]["uid"] for name in late}
+        said = {name: await self._cluster.why_no_pods(namespace, uid) for name, uid in uids.items()}
+        return replace(observed, no_pods=said)
 
     def _differs(self, uid: str, one: Apply, known: Json | None) -> bool:
         """Whether an object has to be written: it is missing, was made from another manifest, or was changed since."""
@@ -113,7 +162,10 @@ class Reconciler:
             return True
         if APPLIED not in one.body["metadata"].get("annotations", {}):
             return True
-        if annotation(known, APPLIED) != annotation(one.body, APPLIED):
+        meta = one.body["metadata"]
+        if any(annotation(known, name) != value for name, value in meta["annotations"].items()):
+            return True
+        if known["metadata"]["bonds"] != bonds(meta):
             return True
         place, now = (uid, one.kind, one.name), _mark(one.kind, known)
         if place not in self._marks:  # written before this process led
@@ -152,11 +204,15 @@ class Reconciler:
         if model is None or step is None:
             return
         for told in step.events:
-            try:
-                await self._cluster.tell(model, told)
-            except KubeError as error:
-                log.warning("event was not written", model="/".join(key), reason=told.reason, error=str(error))
-            log.info("model", model="/".join(key), reason=told.reason, message=told.message)
+            await self._tell(model, told)
+
+    async def _tell(self, model: EarlyExitModel, told: Told) -> None:
+        name = f"{model.metadata.namespace}/{model.metadata.name}"
+        try:
+            await self._cluster.tell(model, told)
+        except KubeError as error:
+            log.warning("event was not written", model=name, reason=told.reason, error=str(error))
+        log.info("model", model=name, reason=told.reason, message=told.message)
 
     def _refusal(self, uid: str, generation: int) -> Verdict | None:
         known = self._refused.get(uid)
@@ -169,6 +225,7 @@ class Reconciler:
     def forget(self, uid: str) -> None:
         """A model is gone."""
         self._refused.pop(uid, None)
+        self._mender.forget(uid)
         for mark in [one for one in self._marks if one[0] == uid]:
             del self._marks[mark]
 
@@ -185,12 +242,16 @@ def _mark(kind: Kind, body: Json) -> str:
     return str(meta.get("generation") or meta.get("resourceVersion", ""))
 
 
-def _refusal(one: Apply, error: KubeError) -> Verdict:
+def _refusal(one: Apply, error: KubeError, *, mended: bool) -> Verdict:
     rejected = error.status in (400, 422) or NO_SUCH_FIELD in str(error)
     reason = Reason.REJECTED if rejected else Reason.RECONCILE_FAILED
     said = str(error).partition(": ")[2] or str(error)
     if "exceeded quota" in said:
         reason = Reason.QUOTA_EXCEEDED
+    if one.kind is CLAIM:
+        said += "; a claim with prepared models is never made anew: set spec.storage to what the claim has"
+    if mended:
+        said += "; it was mended a few minutes ago: find out who changes it"
     return Verdict(False, reason, f"{one.kind.name} {one.name} was refused: {said}")
 
 

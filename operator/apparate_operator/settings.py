@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from apparate.service.lease import DURATION_S
 from apparate.service.settings import COMMA_SEPARATED, ServiceSettings, own_name
 
 
@@ -38,6 +39,13 @@ class OperatorSettings(ServiceSettings):
     )
     lease_name: str = Field(
         default="apparate-operator", min_length=1, max_length=63, description="Name of the Lease that the leader holds."
+    )
+    lease_seconds: int = Field(
+        default=DURATION_S,
+        ge=3,
+        le=600,
+        description="Another replica leads when the leader has not renewed the Lease for so long, in seconds; the "
+        "leader renews it five times as often, and stops when it could not for two thirds of it.",
     )
     name: str = Field(
         default_factory=own_name, min_length=1, max_length=253, description="Name of this replica in the Lease."

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from apparate.contract.labels import UID_LABEL
 from apparate.service.kube import version_of
 from apparate_operator.conditions import OWN
 from apparate_operator.kinds import MODEL, Json, Kind
-from apparate_operator.trimming import trim
+from apparate_operator.trimming import belongs_to, trim
 
 Key = tuple[str, str]
 """Namespace and name of an EarlyExitModel."""
@@ -37,15 +36,24 @@ class Store:
             self.models[key] = fresh
             self._keys[meta["uid"]] = key
             return key if old is None or _asks_differently(old, fresh) else None
-        uid = (meta.get("labels") or {}).get(UID_LABEL)
+        uid = belongs_to(meta)
         if not uid:
-            return None
+            return self._lost(kind, meta)
         known = self.children.setdefault(uid, {})
         old = known.get((kind, meta["name"]))
         if old is not None and version_of(old) >= version_of(fresh):
             return None
         known[kind, meta["name"]] = fresh
         return self._keys.get(uid)
+
+    def _lost(self, kind: Kind, meta: Mapping[str, Any]) -> Key | None:
+        """Somebody took owner and label from an object: it belongs to nobody now; the model that had it."""
+        for uid, known in self.children.items():
+            old = known.get((kind, meta["name"]))
+            if old is not None and old["metadata"]["uid"] == meta["uid"]:
+                del known[kind, meta["name"]]
+                return self._keys.get(uid)
+        return None
 
     def drop(self, kind: Kind, body: Mapping[str, Any]) -> Key | None:
         """Forget a deleted object; the model to look at."""
@@ -57,9 +65,10 @@ class Store:
             if self.models.get(key, {}).get("metadata", {}).get("uid") == meta["uid"]:
                 del self.models[key]
             self._keys.pop(meta["uid"], None)
-            self.children.pop(meta["uid"], None)
-            return key
-        uid = (meta.get("labels") or {}).get(UID_LABEL, "")
+            return key  # what belonged to it is there until its own end, or for good when it was orphaned
+        uid = belongs_to(meta)
+        if not uid:
+            return self._lost(kind, meta)
         known = self.children.get(uid, {})
         old = known.get((kind, meta["name"]))
         if old is not None and old["metadata"]["uid"] == meta["uid"]:
@@ -80,8 +89,7 @@ class Store:
             if kind is MODEL:
                 known = self.models.get((meta["namespace"], meta["name"]))
             else:
-                uid = (meta.get("labels") or {}).get(UID_LABEL, "")
-                known = self.children.get(uid, {}).get((kind, meta["name"]))
+                known = self.children.get(belongs_to(meta), {}).get((kind, meta["name"]))
             place = (kind, meta.get("namespace", ""), meta["name"])
             gone = self._gone is not None and self._gone.get(place, -1) >= version_of(body)
             if not gone and (known is None or version_of(known) < version_of(body)):

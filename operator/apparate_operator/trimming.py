@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Mapping
 from typing import Any
 
 from apparate.contract.conditions import OPERATOR
-from apparate.contract.labels import COMPONENT, PREFIX
+from apparate.contract.labels import COMPONENT, PREFIX, UID_LABEL, labels
+from apparate.contract.resource import KIND
 from apparate_operator.kinds import CONFIG_MAP, DEPLOYMENT, HANDOVER, JOB, MODEL, POD, Json, Kind
+from apparate_operator.manifests.common import digest
 
 KEPT_LABELS = (COMPONENT,)
+OWN_LABELS = tuple(labels("", "", ""))
 
 
 def trim(kind: Kind, body: Mapping[str, Any]) -> Json:
     """The part of an object that decisions read; metadata, and what `_PARTS` says of its kind."""
-    found = {"metadata": _metadata(body.get("metadata") or {}, whole_labels=kind is MODEL)}
+    meta = body.get("metadata") or {}
+    found = {"metadata": _metadata(meta, whole_labels=kind is MODEL)}
+    if kind is not MODEL:
+        found["metadata"]["of"] = belongs_to(meta)
+    if kind not in (MODEL, POD):  # pods belong to their ReplicaSet or Job
+        found["metadata"]["bonds"] = bonds(meta)
     part = _PARTS.get(kind)
     return found | part(body) if part is not None else found
+
+
+def belongs_to(meta: Mapping[str, Any]) -> str:
+    """uid of the model that an object belongs to: its owner, as Kubernetes sees it, else what its label says."""
+    known = meta.get("of") or next((ref["uid"] for ref in _owners(meta)), "")
+    return sys.intern(str(known or (meta.get("labels") or {}).get(UID_LABEL, "")))
+
+
+def bonds(meta: Mapping[str, Any]) -> str:
+    """A hash of what ties an object to its model: our labels, and the owner. Other labels and owners do not count."""
+    found = meta.get("labels") or {}
+    tied = [[found.get(name) for name in OWN_LABELS], [[ref["uid"], ref["name"]] for ref in _owners(meta)]]
+    return sys.intern(digest(tied))
+
+
+def _owners(meta: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [ref for ref in meta.get("ownerReferences") or () if ref.get("kind") == KIND and ref.get("controller")]
 
 
 def _metadata(meta: Mapping[str, Any], *, whole_labels: bool) -> Json:
@@ -52,9 +78,7 @@ def _deployment(body: Mapping[str, Any]) -> Json:
 
 def _job(body: Mapping[str, Any]) -> Json:
     status = body.get("status") or {}
-    return {
-        "status": {name: status[name] for name in ("conditions", "active", "succeeded", "failed") if name in status}
-    }
+    return {"status": {name: status[name] for name in ("conditions", "startTime") if name in status}}
 
 
 def _pod(body: Mapping[str, Any]) -> Json:

@@ -93,7 +93,11 @@ def test_the_operator_gets_the_rights_that_it_checks_at_its_start_and_no_more() 
         for verb in verbs.split()
     }
     watched = {(kind.group, kind.plural, "watch") for kind in WATCHED}
-    beside = {("", "events", "create"), ("apiextensions.k8s.io", "customresourcedefinitions", "get")}
+    beside = {
+        ("", "events", "create"),
+        ("", "events", "list"),
+        ("apiextensions.k8s.io", "customresourcedefinitions", "get"),
+    }
     assert granted("operator") == needed | watched | beside
 
 

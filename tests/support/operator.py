@@ -15,6 +15,7 @@ from typing import Any
 from kubernetes import client
 
 from apparate.contract.resource import EarlyExitModel
+from apparate.contract.schema import crd
 from apparate.service.lease import DURATION_S
 from support import kube
 from support.eventually import eventually
@@ -90,6 +91,16 @@ def an_operator(
         yield RunningOperator(process)
 
 
+@contextlib.contextmanager
+def an_operator_for_all(cluster: kube.Cluster, name: str) -> Iterator[RunningOperator]:
+    """A replica that several tests share: it looks after all namespaces, and each test has one of its own."""
+    cluster.install_crd(crd())
+    own = {"namespaces": "", "lease_namespace": "default", "lease_name": name, "resync_seconds": "1"}
+    with an_operator(cluster, "", **own) as running:
+        running.settle()
+        yield running
+
+
 class Hand:
     """What kubelets and preparations do, done by hand; and reading back."""
 
@@ -153,6 +164,19 @@ class Hand:
         eventually(lambda: self.get(name).get("status"), within=20)
         model = EarlyExitModel.model_validate({k: v for k, v in self.get(name).items() if k != "status"})
         self.cluster.apply(catalog_body(model, catalog=a_catalog(ramps)))
+
+    def events(self, name: str = "resnet") -> list[tuple[str, str]]:
+        """(reason, message) of the Events about a model."""
+        found = self.core.list_namespaced_event(self.namespace, field_selector=f"involvedObject.name={name}").items
+        return [(one.reason, one.message) for one in found if one.involved_object.kind == "EarlyExitModel"]
+
+    def edit(self, what: str, *operations: Json) -> None:
+        """Somebody's `kubectl edit`: a JSON patch of an object such as `service/resnet`."""
+        self.cluster.kubectl("patch", "-n", self.namespace, what, "--type=json", "-p", json.dumps(operations))
+
+    def read(self, what: str) -> Json:
+        """An object such as `service/resnet`."""
+        return self.cluster.get(what, "-n", self.namespace)
 
     def pod_status(self, pod: Any, **status: Any) -> None:
         self.core.patch_namespaced_pod_status(pod.metadata.name, self.namespace, {"status": status})

@@ -25,6 +25,8 @@ class Environment:
     redis_secret: str = ""
     apis: frozenset[str] = frozenset()
     """API groups of the cluster."""
+    tends_secrets: bool = False
+    """Whether Secrets that an earlier setting made can be found and deleted: that takes rights on Secrets."""
     warning: str = ""
     """What is wrong with the cluster, for the status of every model."""
 
@@ -41,7 +43,7 @@ class Environment:
     def has(self, kind: Kind) -> bool:
         """Whether there may be objects of a kind: the cluster has its API, and the operator has a use for it."""
         if kind is SECRET:
-            return self.makes_secrets
+            return self.makes_secrets or self.tends_secrets
         return not kind.group_needed or kind.group_needed in self.apis
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from apparate.contract.labels import REVISION
 from apparate.contract.resource import EarlyExitModel
 from apparate.contract.revision import revision
-from apparate_operator.kinds import AUTOSCALER, CONFIG_MAP, DEPLOYMENT, HANDOVER, JOB, SCALED_OBJECT
+from apparate_operator.kinds import AUTOSCALER, CONFIG_MAP, DEPLOYMENT, HANDOVER, JOB, SCALED_OBJECT, SECRET
+from apparate_operator.lifecycle import next_step
 from apparate_operator.manifests.common import Environment
+from apparate_operator.observed import observe
 from support.models_on_kubernetes import (
     ENVIRONMENT,
     NOW,
@@ -234,6 +237,46 @@ def test_pods_that_cannot_be_made_at_all_are_told(message: str, reason: str):
     failure = {"type": "ReplicaFailure", "status": "True", "message": message}
     world.workers(model, ready=0, conditions=[failure])
     assert conditions(world.step(model))["WorkersReady"][:2] == ("False", reason)
+
+
+def test_workers_that_serve_while_no_new_ones_can_be_made_say_both():
+    model = a_model()
+    world = serving(model)
+    failure = {"type": "ReplicaFailure", "status": "True", "message": 'pods "w-1" is forbidden: exceeded quota: gpu'}
+    world.workers(model, ready=1, updatedReplicas=0, conditions=[failure])
+    status, reason, message = conditions(world.step(model))["WorkersReady"]
+    assert (status, reason) == ("True", "WorkersReady")
+    assert "its pod is forbidden: exceeded quota: gpu" in message
+
+
+def test_a_job_without_a_pod_is_looked_into_and_says_what_its_event_says():
+    model, world = a_model(), World()
+    world.do(model)
+    world.put(JOB, world.newest(model, JOB) | {"status": {"startTime": "2026-11-30T11:59:55Z"}})
+    assert world.step(model).again_s == 5.0
+    observed = observe(world.store.of(model.metadata.uid))
+    (job,) = observed.without_pods()
+    for pod in ("x1", "y2"):  # another name at each try, and the same words
+        said = f'Error creating: pods "resnet-prepare-{pod}" is forbidden: exceeded quota: gpu, used: pods=1'
+        step = next_step(model, replace(observed, no_pods={job.name: said}), ENVIRONMENT, NOW)
+        status, reason, message = conditions(step)["Prepared"]
+        assert (status, reason) == ("False", "QuotaExceeded")
+        assert message.startswith("Error creating: its pod is forbidden: exceeded quota: gpu, used: pods=1; raise")
+        assert step.again_s == 30.0
+    world.pod(model, "resnet-prepare-1", component="prepare", phase="Pending")
+    assert observe(world.store.of(model.metadata.uid)).without_pods() == ()
+
+
+def test_a_secret_of_an_earlier_setting_goes_when_all_workers_have_rolled_over():
+    model = a_model()
+    world = serving(model)
+    another = Environment("worker:1", redis_secret="own", tends_secrets=True)
+    leftover = (SECRET, "resnet-redis")
+    assert leftover not in world.do(model, another).deletions  # the rollout only begins
+    world.workers(model, ready=1, replicas=2, updatedReplicas=1)
+    assert leftover not in world.step(model, another).deletions
+    world.workers(model, ready=1, replicas=1, updatedReplicas=1)
+    assert leftover in world.step(model, another).deletions
 
 
 def test_a_rollout_that_waits_for_a_gpu_names_it():

@@ -227,7 +227,14 @@ def test_another_url_of_redis_rolls_the_workers():
     assert template("redis://:a@r:6379/0") != template("redis://:b@r:6379/0")
 
 
-@pytest.mark.parametrize("environment", [Environment("w"), Environment("w", redis_url="redis://r", redis_secret="s")])
+@pytest.mark.parametrize(
+    "environment",
+    [
+        Environment("w"),
+        Environment("w", redis_url="redis://r", redis_secret="s"),
+        Environment("w", redis_secret="s", tends_secrets=True),
+    ],
+)
 def test_the_operator_makes_no_secrets_and_needs_no_right_to_where_it_hands_on_no_url(environment: Environment):
     world = serving(a_model(), environment)
     assert SECRET not in {one.kind for one in world.do(a_model(), environment).applies}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from apparate.contract.labels import UID_LABEL
 from apparate_operator.kinds import DEPLOYMENT, JOB, MODEL, Json
 from apparate_operator.store import Store
+from apparate_operator.trimming import bonds
 
 KEY = ("shop", "resnet")
 
@@ -41,9 +44,9 @@ def test_news_of_what_belongs_to_a_model_lead_to_the_model():
 def test_old_news_is_no_news():
     store = Store()
     store.put(MODEL, a_model(5))
-    store.put(JOB, a_job(6, status={"succeeded": 1}))
+    store.put(JOB, a_job(6, status={"startTime": "t"}))
     assert store.put(JOB, a_job(4)) is None
-    assert store.of("u1")[JOB, "job"]["status"] == {"succeeded": 1}
+    assert store.of("u1")[JOB, "job"]["status"] == {"startTime": "t"}
     assert store.put(MODEL, a_model(3)) is None
 
 
@@ -74,6 +77,16 @@ def test_a_list_takes_away_what_is_gone_and_adds_what_was_missed():
     assert set(store.of("u1")) == {(JOB, "missed")}
 
 
+def test_what_outlives_its_model_is_no_missed_change():
+    store = Store()
+    store.put(MODEL, a_model(1))
+    store.put(JOB, a_job(2))
+    store.drop(MODEL, a_model(3))
+    assert store.behind(JOB, [a_job(2)]) == []
+    store.drop(JOB, a_job(4))
+    assert not store.children
+
+
 def test_a_list_does_not_bring_back_what_was_deleted_while_it_was_taken():
     store = Store()
     store.put(MODEL, a_model(1))
@@ -100,3 +113,36 @@ def test_of_an_object_only_what_decisions_read_is_kept():
     kept = store.of("u1")[DEPLOYMENT, "job"]
     assert kept["spec"] == {"replicas": 2}
     assert "managedFields" not in kept["metadata"]
+
+
+def an_owned(version: int, labels: Json, owners: list[str]) -> Json:
+    refs = [{"kind": "EarlyExitModel", "name": "resnet", "uid": uid, "controller": True} for uid in owners]
+    meta = {"namespace": "shop", "name": "worker", "uid": "w", "resourceVersion": str(version)}
+    return {"metadata": meta | {"labels": labels, "ownerReferences": refs}, "spec": {}}
+
+
+def test_an_object_belongs_to_its_owner_whatever_its_label_says():
+    store = Store()
+    store.put(MODEL, a_model(1))
+    assert store.put(DEPLOYMENT, an_owned(2, {UID_LABEL: "u1"}, ["u1"])) == KEY
+    assert store.put(DEPLOYMENT, an_owned(3, {UID_LABEL: "other"}, ["u1"])) == KEY
+    assert store.put(DEPLOYMENT, an_owned(4, {}, ["u1"])) == KEY
+    assert store.put(DEPLOYMENT, an_owned(5, {UID_LABEL: "u1"}, [])) == KEY
+    assert list(store.of("u1")) == [(DEPLOYMENT, "worker")]
+
+
+@pytest.mark.parametrize("news", ["changed", "deleted"])
+def test_an_object_that_lost_owner_and_label_is_not_the_models_any_more(news: str):
+    store = Store()
+    store.put(MODEL, a_model(1))
+    store.put(DEPLOYMENT, an_owned(2, {UID_LABEL: "u1"}, ["u1"]))
+    tell = store.put if news == "changed" else store.drop
+    assert tell(DEPLOYMENT, an_owned(3, {}, [])) == KEY
+    assert not store.of("u1")
+
+
+def test_labels_and_owners_of_others_do_not_change_what_ties_an_object_to_its_model():
+    theirs = bonds(an_owned(1, {UID_LABEL: "u1", "team": "shop"}, ["u1"])["metadata"])
+    assert theirs == bonds(an_owned(1, {UID_LABEL: "u1"}, ["u1"])["metadata"])
+    assert theirs != bonds(an_owned(1, {}, ["u1"])["metadata"])
+    assert theirs != bonds(an_owned(1, {UID_LABEL: "u1"}, [])["metadata"])

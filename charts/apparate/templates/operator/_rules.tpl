@@ -48,6 +48,6 @@
   verbs: [get]
 {{- end }}
 - apiGroups: [""]
-  resources: [events]
-  verbs: [create]
+  resources: [events] # to read why a Job gets no pods: nothing but its Events says so
+  verbs: [create, list]
 {{- end -}}
