@@ -279,6 +279,42 @@ async def entered(stack, objects, redis_server, options):
     return await asyncio.to_thread(stack.enter_context, a_controller(objects, redis_server, **options))
 
 
+def rights(*, patch: bool = True, watch: bool = True) -> list[dict[str, Any]]:
+    """Rules of a controller's Role, without some of them."""
+    reading, writing = ["get", *(["list", "watch"] if watch else [])], ["patch"] if patch else ["get"]
+    return [
+        {"apiGroups": ["apparate.dev"], "resources": ["earlyexitmodels"], "verbs": reading},
+        {"apiGroups": ["apparate.dev"], "resources": ["earlyexitmodels/status"], "verbs": writing},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "right", "verb"),
+    [({"patch": False}, "patch earlyexitmodels/status", "patch"), ({"watch": False}, "list earlyexitmodels", "list")],
+)
+def test_a_controller_that_lacks_a_right_is_not_ready_until_it_has_it(objects, redis_server, lacking, right, verb):
+    objects.prepare()
+    kubeconfig = str(objects.account("controller", rights(**lacking)))
+    with a_controller(objects, redis_server, kubeconfig=kubeconfig) as controller:
+        tries = f'apparate_controller_kubernetes_errors_total{{code="403",verb="{verb}"}} '
+
+        def tried() -> float:
+            text = httpx.get(controller.url + "/metrics").text
+            return max([float(line.removeprefix(tries)) for line in text.splitlines() if line.startswith(tries)] + [0])
+
+        eventually(lambda: tried() >= 3, within=20)
+        answer = httpx.get(controller.url + "/readyz")
+        named = answer.json()["problems"].get(f"{right} in namespace {objects.namespace}", "")
+        assert (answer.status_code, "a right is missing in the controller's Role" in named) == (503, True), answer.text
+        assert httpx.get(controller.url + "/healthz").status_code == 200  # a restart would not help
+        told = [line for line in controller.process.err if "Kubernetes refuses" in line and right in line]
+        assert len(told) == 1
+        objects.account("controller", rights())
+        eventually(lambda: httpx.get(controller.url + "/readyz").status_code == 200, within=40)
+        eventually(lambda: objects.plan().get("revision") == 1, within=10)
+
+
 def test_settings_that_say_nothing_of_models_are_refused():
     with a_process(COMMAND, {"EEM_CONTROLLER_PORT": "0"}) as process:
         assert process.wait() == 2

@@ -10,7 +10,7 @@ import pytest
 
 from apparate.contract.conditions import ConditionType, Reason, condition
 from apparate.contract.resource import Delivery, PlanStatus
-from apparate.plan import Plan
+from apparate.plan import MAX_REVISION, Plan
 from apparate.service.kube import MERGE, KubeError, model_path
 from apparate_controller.errors import PlanRefused
 from apparate_controller.sinks.status import StatusSink
@@ -128,6 +128,22 @@ async def test_the_transition_time_moves_only_with_the_status(objects):
         sink.report(conditions=[flowing(None)])
         await eventually_async(lambda: objects.condition("FeedbackFlowing")["status"] == "Unknown")
         assert objects.condition("FeedbackFlowing")["lastTransitionTime"] > "2026-01-01T00:00:00Z"
+
+
+async def test_a_revision_that_cannot_be_counted_on_from_is_refused_with_the_next_step(objects):
+    with pytest.raises(KubeError, match=r"plan\.revision.*at most 1000000000000.*one above the plan in force"):
+        objects.put_raw_plan({**a_plan(1).model_dump(mode="json", by_alias=True), "revision": 2**63 - 1})
+
+
+async def test_a_plan_of_the_highest_revision_put_there_by_hand_does_not_stop_the_next_one(objects):
+    async with writing(objects, every_s=0.05) as (sink, _):
+        await sink.publish(a_plan(1))
+        sink.see(objects.put_plan(a_plan(MAX_REVISION, ALL)))
+        await sink.publish(a_plan(2))
+        await eventually_async(lambda: objects.plan()["revision"] == 2)
+        sink.report(delivery=delivery(1))
+        await eventually_async(lambda: objects.status().get("delivery"))
+    assert objects.plan()["revision"] == 2
 
 
 async def test_a_plan_put_there_by_hand_is_in_force_and_the_one_before_it_is_history(objects):

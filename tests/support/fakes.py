@@ -9,7 +9,7 @@ from typing import Any
 from apparate.adaptation.policy import Decision, Observed, Reason, Search
 from apparate.contract.resource import PlanStatus, Spec
 from apparate.feedback import FeedbackBatch, FeedbackWindow
-from apparate.plan import Plan
+from apparate.plan import Plan, newer, revision_after
 from apparate_controller.errors import PlanRefused
 from apparate_controller.intake import Session, Took
 from apparate_controller.progress import stream_order
@@ -58,7 +58,7 @@ class FakeSession:
         return {"window": {"records": len(self.window), "size": self.window.size}, "ramps": []}
 
     def _next(self, reason: Reason) -> Decision:
-        revision = self.plan.revision + 1
+        revision = revision_after(self.plan.revision)
         self.plan = Plan.of(revision, [1], [0.25 if revision % 2 else 0.5], self.catalog)
         return Decision(reason, f"revision {revision}", self.plan, Observed(samples=len(self.window)))
 
@@ -77,7 +77,7 @@ class FakePlanSink:
         if current is not None:
             if current.revision == plan.revision and current.to_plan().same_settings(plan.to_plan()):
                 return False
-            if current.revision >= plan.revision:
+            if not newer(plan.revision, current.revision):
                 raise PlanRefused(plan.revision, current.revision)
         self.plans.append(plan)
         return True

@@ -98,7 +98,11 @@ class Objects:
     def put_plan(self, plan: Plan | PlanStatus, name: str = "m") -> Json:
         """Write a plan by hand, as a person with kubectl does."""
         shape = plan if isinstance(plan, PlanStatus) else PlanStatus.of(plan, reason="ByHand")
-        body = {"status": {"plan": shape.model_dump(mode="json", by_alias=True)}}
+        return self.put_raw_plan(shape.model_dump(mode="json", by_alias=True), name)
+
+    def put_raw_plan(self, plan: Json, name: str = "m") -> Json:
+        """The same with whatever is written there."""
+        body = {"status": {"plan": plan}}
         path = f"{model_path(self.namespace, name)}/status"
         return self.client.call("PATCH", path, query={"fieldManager": "kubectl-edit"}, body=body, content_type=MERGE)
 
@@ -112,15 +116,11 @@ class Objects:
 
     def reader_of(self, name: str = "m", server: str | None = None) -> Path:
         """Kubeconfig of a ServiceAccount that may only get and watch that one object, as a worker's may."""
-        account = f"{name}-worker"
-        rules = [
-            {
-                "apiGroups": ["apparate.dev"],
-                "resources": ["earlyexitmodels"],
-                "resourceNames": [name],
-                "verbs": ["get", "watch"],
-            }
-        ]
+        own = {"apiGroups": ["apparate.dev"], "resources": ["earlyexitmodels"], "resourceNames": [name]}
+        return self.account(f"{name}-worker", [{**own, "verbs": ["get", "watch"]}], server)
+
+    def account(self, account: str, rules: list[Json], server: str | None = None) -> Path:
+        """Kubeconfig of a ServiceAccount with these rights in the namespace; called again, it changes them."""
         subject = {"kind": "ServiceAccount", "name": account, "namespace": self.namespace}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": account}
         rbac = "rbac.authorization.k8s.io/v1"

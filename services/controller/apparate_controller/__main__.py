@@ -19,7 +19,7 @@ from apparate.catalog import RampCatalog
 from apparate.contract.document import Document, InvalidDocument
 from apparate.contract.metrics import CONTROLLER
 from apparate.service.kube import InvalidKubeconfig, KubeClient, client_of
-from apparate.service.redis_client import UNREACHABLE, close, connect
+from apparate.service.redis_client import UNREACHABLE, close, connect, failing
 from apparate.service.settings import InvalidSettings
 from apparate.service.telemetry import Telemetry, configure_logging, get_logger
 from apparate_controller import controls
@@ -86,7 +86,8 @@ async def run(
         if client is not None:
             closing.callback(client.close)
             cluster = ClusterController(settings, client, commands, telemetry, listening.getsockname()[1])
-            app = create_app(cluster.models, telemetry, stuck_s=settings.stuck_s, standby=cluster.standby)
+            told = {"standby": cluster.standby, "refused": cluster.access.problems}
+            app = create_app(cluster.models, telemetry, stuck_s=settings.stuck_s, **told)
             pass_on_to_leader(app, cluster.standby, cluster.leader)
             await serve(settings, app, cluster, watch_eviction(commands, telemetry), listening)
             return
@@ -152,10 +153,14 @@ async def serve(
 
 async def watch_eviction(commands: Redis, telemetry: Telemetry) -> None:
     """Look once, as soon as Redis answers, whether it may evict streams; say so in the log and as a metric."""
+    said = ""
     while True:
         try:
             risk = await eviction_risk(commands)
-        except UNREACHABLE:
+        except UNREACHABLE as error:
+            if (words := failing(error).words) != said:
+                get_logger(__name__).warning("redis cannot be used, tried again", problem=words)
+            said = words
             await asyncio.sleep(RISK_RETRY_S)
             continue
         telemetry("apparate_redis_eviction_risk").set(bool(risk))

@@ -35,11 +35,17 @@ router = APIRouter()
 
 
 def create_app(
-    models: ModelSet, telemetry: Telemetry, *, stuck_s: float, standby: Callable[[], str] = lambda: ""
+    models: ModelSet,
+    telemetry: Telemetry,
+    *,
+    stuck_s: float,
+    standby: Callable[[], str] = lambda: "",
+    refused: Callable[[], dict[str, str]] = dict,
 ) -> FastAPI:
     """The application; `stuck_s`: a loop that has not turned for so long is stuck.
 
-    standby: why another process adapts the models, empty when this one does.
+    standby: why another process adapts the models, empty when this one does. refused: what Kubernetes does not let
+    this process do, and why.
     """
     app = FastAPI(
         title="Apparate controller",
@@ -47,6 +53,7 @@ def create_app(
         version="v1",
     )
     app.state.models, app.state.telemetry, app.state.stuck_s, app.state.standby = models, telemetry, stuck_s, standby
+    app.state.refused = refused
     app.include_router(router)
     return app
 
@@ -171,14 +178,18 @@ async def healthz(request: Request, response: Response) -> Health:
     return _health(problems, bool(problems), response)
 
 
-@router.get("/readyz", responses={503: {"model": Health, "description": "Feedback cannot be read."}})
+@router.get(
+    "/readyz", responses={503: {"model": Health, "description": "Feedback cannot be read, or plans not be written."}}
+)
 async def readyz(request: Request, response: Response) -> Health:
-    """Whether feedback of every prepared model is read; models that are not prepared yet are only listed."""
+    """Whether feedback of every prepared model is read, and plans can be published; who has to wait is ready too."""
+    refused: dict[str, str] = request.app.state.refused()
     if standby := request.app.state.standby():
-        return Health(status="ok", problems={"": standby})
+        return _health({"": standby, **refused}, bool(refused), response)
     models = _models(request).all.items()
-    problems = {key: model.problem for key, model in models if model.problem}
-    return _health(problems, any(model.loop is not None and model.loop.problem for _, model in models), response)
+    problems = {key: model.problem for key, model in models if model.problem} | refused
+    failing = any(model.loop is not None and model.problem for _, model in models)
+    return _health(problems, failing or bool(refused), response)
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -206,7 +217,7 @@ def _summary(model: Model) -> Summary:
         delivery=Delivery(
             revision=revision,
             workers=len(workers),
-            updated_workers=sum(worker.revision >= revision for worker in workers),
+            updated_workers=sum(worker.revision == revision for worker in workers),
         ),
         records=loop.progress.totals.records if loop is not None else 0,
     )

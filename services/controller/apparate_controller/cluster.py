@@ -17,6 +17,7 @@ from apparate.service.kube import CONNECTIONS, KubeClient
 from apparate.service.lease import Leadership
 from apparate.service.redis_client import close, connect
 from apparate.service.telemetry import Telemetry
+from apparate_controller.access import Access
 from apparate_controller.loop import ModelLoop, Ports
 from apparate_controller.objects import ObjectModels
 from apparate_controller.observe import ModelObserver, Observers
@@ -35,6 +36,10 @@ class ClusterController:
         self, settings: ControllerSettings, client: KubeClient, commands: Redis, telemetry: Telemetry, port: int
     ) -> None:
         self._settings, self._commands, self._telemetry = settings, commands, telemetry
+        self.access = Access(
+            lambda verb, status: telemetry("apparate_controller_kubernetes_errors", verb=verb, code=str(status)).inc()
+        )
+        client.observe = self.access
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="kubernetes")
         self.models = ObjectModels(
             client,

@@ -10,9 +10,16 @@ ControllerError
 
 from __future__ import annotations
 
+from apparate.service.redis_client import UNREACHABLE, failing
+
 
 class ControllerError(Exception):
     """Base of all errors of the controller; the message names the thing, the value and the limit."""
+
+
+def problem_of(error: BaseException) -> str:
+    """What a failure means, for people."""
+    return failing(error).words if isinstance(error, UNREACHABLE) else f"{type(error).__name__}: {error}"
 
 
 class CatalogNotReady(ControllerError):

@@ -14,7 +14,7 @@ from apparate.catalog import RampCatalog
 from apparate.contract.resource import Spec
 from apparate.contract.wire import WireError, decode_feedback
 from apparate.feedback import FeedbackBatch, FeedbackWindow, InvalidFeedback
-from apparate.plan import Plan
+from apparate.plan import Plan, newer, newest, revision_after
 from apparate_controller.progress import Progress
 from apparate_controller.sources.redis_stream import Entry
 
@@ -56,8 +56,9 @@ class Took:
     """Time that the session took over the batch it decided on."""
     batches: int = 0
     records: int = 0
+    """Records that the session took; those of refused batches are not among them."""
     revision: int = 0
-    """Highest plan revision of the records."""
+    """Newest plan revision of the records."""
     duplicates: int = 0
     lost: int = 0
     late: int = 0
@@ -91,7 +92,7 @@ class Intake:
             entry = entries[0]
             if entry.id not in self.uncommitted:  # else: given out again after a reconnect
                 batch = self._decode(entry, took)
-                if batch is not None and batch.revision > self.session.plan.revision:
+                if batch is not None and newer(batch.revision, self.session.plan.revision):
                     took.decision = self.renumber(batch.revision)
                     break  # the entry comes under the new number
                 if batch is not None:
@@ -113,11 +114,8 @@ class Intake:
             totals.duplicates += 1
             return None
         took.batches += 1
-        took.records += len(batch)
-        took.revision = max(took.revision, batch.revision)
         totals.batches += 1
-        totals.records += len(batch)
-        totals.revision = max(totals.revision, batch.revision)
+        totals.revision = newest(totals.revision, batch.revision)  # workers ran it, whatever comes of the batch
         return self._feed(batch, took, more=more)
 
     def _decode(self, entry: Entry, took: Took) -> FeedbackBatch | None:
@@ -148,14 +146,17 @@ class Intake:
             took.refuse("failed", f"{which}: {type(error).__name__}: {error}")
             took.failure = error
             return None
+        took.records += len(batch)
+        took.revision = newest(took.revision, batch.revision)
+        self.progress.totals.records += len(batch)
         if decision is not None:
             took.decision_s = time.perf_counter() - started
         return decision
 
     def renumber(self, seen: int) -> Decision:
-        """Put the same plan in force under a revision above `seen`, the highest that workers have run."""
+        """Put the same plan in force under a revision above `seen`, the newest that workers have run."""
         old = self.session.plan
-        self.session.plan = replace(old, revision=max(seen, old.revision) + 1)
+        self.session.plan = replace(old, revision=revision_after(seen, old.revision))
         new = self.session.plan.revision
         message = f"workers have run revision {seen}, so plan revision {old.revision} goes on as {new}"
         return Decision(Reason.STARTED, message, self.session.plan)

@@ -20,8 +20,8 @@ from apparate.catalog import RampCatalog
 from apparate.contract.resource import PlanStatus
 from apparate.contract.rollback import NoSuchPlan, earlier, rolled_back
 from apparate.feedback import FeedbackBatch
-from apparate.plan import InvalidPlan, Plan
-from apparate_controller.errors import PlanRefused, PlanUnknown, PlanUnreadable
+from apparate.plan import InvalidPlan, Plan, newer, newest, revision_after
+from apparate_controller.errors import PlanRefused, PlanUnknown, PlanUnreadable, problem_of
 from apparate_controller.intake import Intake, Session, Took
 from apparate_controller.journal import Journal, now
 from apparate_controller.progress import Progress
@@ -186,8 +186,8 @@ class ModelLoop:
             old = earlier(await self.history(), revision, in_force=in_force, catalog=self.catalog.digest)
         except NoSuchPlan as error:
             raise PlanUnknown(str(error)) from None
-        seen = max([in_force, self.progress.totals.revision, *(w.revision for w in self.workers)])
-        new = rolled_back(old, seen + 1, now())
+        seen = (in_force, self.progress.totals.revision, *(worker.revision for worker in self.workers))
+        new = rolled_back(old, revision_after(*seen), now())
         await self._ports.sink.publish(new)  # the next look around finds it, and the session goes on from there
         return new
 
@@ -203,7 +203,7 @@ class ModelLoop:
 
     async def _pause(self, error: Exception, pause: float) -> float:
         """Wait before the next attempt; the pause to take before the one after it."""
-        self.problem = f"{type(error).__name__}: {error}"
+        self.problem = problem_of(error)
         self.turned_at = time.monotonic()
         self._ports.observer.failed(error)
         with contextlib.suppress(TimeoutError):
@@ -238,15 +238,16 @@ class ModelLoop:
             self._ports.observer.failed(error)
             plan = Plan(0)
         in_force = plan.revision
-        seen = max([progress.totals.revision, *(w.revision for w in await self._ports.heartbeats.workers())])
-        if seen > plan.revision:  # the plan that workers run is lost, and they refuse older ones
+        workers = await self._ports.heartbeats.workers()
+        seen = newest(progress.totals.revision, *(worker.revision for worker in workers))
+        if newer(seen, plan.revision):  # the plan that workers run is lost, and they refuse older ones
             plan = replace(plan, revision=seen)
         session = await self._in_thread(lambda: self._new_session(plan))
         intake = Intake(self.model, self.catalog, session, progress)
         decision = await self._in_thread(session.start)
         if decision is not None:
             self._note(decision)
-        elif session.plan.revision > in_force:
+        elif session.plan.revision != in_force:
             self._note(intake.renumber(seen))
         return intake
 
@@ -340,12 +341,14 @@ class ModelLoop:
             current = await self._ports.sink.current()
         except PlanUnreadable:
             current = None
-        seen = max([intake.progress.totals.revision, *(worker.revision for worker in self.workers)])
-        if current is not None and current.revision > plan.revision:
+        seen = newest(intake.progress.totals.revision, *(worker.revision for worker in self.workers))
+        if current is not None and newer(current.revision, plan.revision):
             raise PlanRefused(plan.revision, current.revision)
-        if current is not None and current.revision == plan.revision and seen <= plan.revision:
+        if current is not None and current.revision == plan.revision and not newer(seen, plan.revision):
             return
-        if seen >= plan.revision:  # lost, and workers that still run it take only a newer one
+        if (
+            newer(seen, plan.revision) or seen == plan.revision
+        ):  # lost, and workers that still run it take only a newer one
             await self._decided(await self._in_thread(lambda: intake.renumber(seen)), intake)
             return
         last = next((n for n in self.journal.newest_first() if n.revision == plan.revision), None)

@@ -53,11 +53,13 @@ class Model:
     loop: ModelLoop | None = None
     reason: str = "not looked at yet"
     """Why there is no loop; empty when there is one."""
+    unwritten: Callable[[], str] = lambda: ""
+    """Why what is known of it cannot be written where people look; empty when it can."""
 
     @property
     def problem(self) -> str:
         """Why the model is not adapted; empty when it is."""
-        return self.loop.problem if self.loop is not None else self.reason
+        return (self.loop.problem or self.unwritten()) if self.loop is not None else self.reason
 
     async def pause(self, paused: bool) -> None:
         """Have adaptation stop, or go on, until this process ends."""

@@ -141,7 +141,7 @@ class ObjectModels:
             meta = document.model.metadata
             wrote = functools.partial(self._wrote, meta.namespace, meta.name)
             sink = StatusSink(self._client, thing, threads=self._threads, wrote=wrote)
-            kept = self._kept[uid] = Kept(thing, Model(document), sink)
+            kept = self._kept[uid] = Kept(thing, Model(document, unwritten=lambda: sink.problem), sink)
             self.all[document.model.key] = kept.model
             kept.task = asyncio.create_task(self._keep(kept), name=f"model {document.model.key}")
         else:

@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from redis.exceptions import RedisError
 
 from apparate.adaptation.policy import Decision
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import EarlyExitModel
 from apparate.service.kube import KubeError
-from apparate.service.telemetry import Telemetry, get_logger
-from apparate_controller.errors import ControllerError
+from apparate.service.redis_client import UNREACHABLE
+from apparate.service.telemetry import Sparsely, Telemetry, get_logger
+from apparate_controller.errors import ControllerError, problem_of
 from apparate_controller.intake import Session, Took
 from apparate_controller.loop import Observer
 from apparate_controller.sources.heartbeats import WorkerState
 from apparate_controller.sources.redis_stream import Backlog
 
-LOG_EVERY_S = 10.0
 KINDS: dict[str, tuple[type[BaseException], ...]] = {
-    "redis": (RedisError, OSError),
+    "redis": UNREACHABLE,
     "kubernetes": (KubeError,),
     "controller": (ControllerError, ValueError),
 }
-
-
-class Sparsely:
-    """Lets one line through in `every_s`, and tells it how many were held back before it."""
-
-    def __init__(self, every_s: float = LOG_EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
-        self._every_s, self._clock = every_s, clock
-        self._next = float("-inf")
-        self._held = 0
-
-    def __call__(self) -> int | None:
-        """Lines held back since the last one, or None when this one is to be held back too."""
-        if self._clock() < self._next:
-            self._held += 1
-            return None
-        held, self._held, self._next = self._held, 0, self._clock() + self._every_s
-        return held
 
 
 class ModelObserver:
@@ -87,7 +68,7 @@ class ModelObserver:
         for ramp in range(self._catalog.ramps):
             self._metric("apparate_ramp_threshold_ratio", ramp=str(ramp)).set(thresholds.get(ramp, 0.0))
         self._metric("apparate_workers").set(len(workers))
-        self._metric("apparate_updated_workers").set(sum(w.revision >= plan.revision for w in workers))
+        self._metric("apparate_updated_workers").set(sum(w.revision == plan.revision for w in workers))
         self._metric("apparate_feedback_lag_entries").set(backlog.lag)
         self._metric("apparate_feedback_pending_entries").set(backlog.pending)
         self._metric("apparate_feedback_stream_entries").set(backlog.length)
@@ -99,7 +80,7 @@ class ModelObserver:
         self._metric("apparate_model_adapting").set(0)
         self._failed_since = self._failed_since or time.monotonic()
         if (held := self._failures()) is not None:
-            what = f"{type(error).__name__}: {error}"
+            what = problem_of(error)
             self._log.warning("no progress, tried again", problem=what, held_back=held, exc_info=kind == "unexpected")
 
     def recovered(self) -> None:

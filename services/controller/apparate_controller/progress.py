@@ -25,7 +25,7 @@ class Totals:
     refused: int = 0
     """Entries that could not be decoded, and batches of another catalog."""
     revision: int = 0
-    """Highest plan revision that any worker reported."""
+    """Newest plan revision that any worker reported."""
 
 
 @dataclass

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from redis.exceptions import RedisError
-
 from apparate.adaptation import policy
 from apparate.adaptation.policy import Decision
 from apparate.contract.conditions import ConditionType, Reason, condition
 from apparate.contract.resource import Budget, Condition, Delivery, Observed
 from apparate.contract.status import AccuracyLoss, RampObserved
+from apparate.plan import newer
+from apparate.service.redis_client import UNREACHABLE, Failing, failing
 from apparate_controller.intake import Session, Took
 from apparate_controller.sinks.status import StatusSink
 from apparate_controller.sources.heartbeats import WorkerState
@@ -36,8 +36,10 @@ class Traffic:
     """Since the last record of the plan in force, or of its predecessor while the plan is young."""
     request_s: float | None = None
     """Since workers were last seen to have answered more requests."""
+    refused_s: float | None = None
+    """Since the last entry that could not be used."""
     failing_s: float = 0.0
-    """For how long Redis has not been reached."""
+    """For how long the stream could not be read."""
 
 
 def delivery_of(revision: int, workers: Sequence[WorkerState]) -> Delivery:
@@ -64,14 +66,39 @@ def plan_delivered(revision: int, workers: Sequence[WorkerState]) -> tuple[bool 
     return False, Reason.DELIVERING, said
 
 
+@dataclass(frozen=True)
+class Trouble:
+    """What is wrong with the way of the feedback, in words that stay the same while it is the same trouble."""
+
+    redis: Failing | None = None
+    """Why the stream is not read."""
+    refused: str = ""
+    """What was wrong with a batch that could not be used."""
+
+
 def feedback_flowing(
-    revision: int, workers: Sequence[WorkerState], traffic: Traffic, timeout_s: float
+    revision: int,
+    workers: Sequence[WorkerState],
+    traffic: Traffic,
+    timeout_s: float,
+    trouble: Trouble = Trouble(),
 ) -> tuple[bool | None, Reason, str]:
     """Whether feedback of the plan in force arrives."""
-    if traffic.failing_s >= REDIS_AWAY_S:
-        return None, Reason.REDIS_UNREACHABLE, "the controller cannot read the feedback stream: Redis does not answer"
-    if traffic.current_record_s is not None and traffic.current_record_s <= timeout_s:
-        return True, Reason.FLOWING, f"records of plan revision {revision} arrive"
+    if traffic.failing_s >= REDIS_AWAY_S and trouble.redis is not None:
+        reason = Reason.REDIS_UNREACHABLE if trouble.redis.silent else Reason.REDIS_REFUSED
+        return None, reason, f"the controller cannot read the feedback stream: {trouble.redis.words}"
+    flowing = traffic.current_record_s is not None and traffic.current_record_s <= timeout_s
+    refusing = traffic.refused_s is not None and traffic.refused_s <= timeout_s
+    if flowing:
+        more = "; others are refused, see apparate_feedback_refused_total" if refusing else ""
+        return True, Reason.FLOWING, f"records of plan revision {revision} arrive{more}"
+    if refusing:
+        return (
+            False,
+            Reason.FEEDBACK_REFUSED,
+            f"feedback comes, but none for {timeout_s:.0f} s could be used: {trouble.refused}; it is counted in "
+            "apparate_feedback_refused_total, and workers of another version or catalog have to be replaced",
+        )
     if not workers:
         return None, Reason.NO_WORKERS, "no worker is heard of"
     if traffic.request_s is None or traffic.request_s > timeout_s:
@@ -140,6 +167,10 @@ class StatusReporter:
     _revision: int = field(default=0, init=False)
     _record_at: float | None = field(default=None, init=False)
     _request_at: float | None = field(default=None, init=False)
+    _refused_at: float | None = field(default=None, init=False)
+    _refused_for: frozenset[str] = field(default=frozenset(), init=False)
+    _refused: str = field(default="", init=False)
+    _redis: Failing | None = field(default=None, init=False)
     _served: int = field(default=0, init=False)
     _failing_since: float | None = field(default=None, init=False)
     _workers: Sequence[WorkerState] = field(default=(), init=False)
@@ -149,8 +180,13 @@ class StatusReporter:
 
     def took(self, took: Took) -> None:
         """Entries were worked off."""
-        if took.records and took.revision >= self._revision:
+        if took.records and not newer(self._revision, took.revision):
             self._record_at = self.clock()
+        if took.refused:
+            self._refused_at = self.clock()
+            causes = frozenset(took.refused)
+            if causes != self._refused_for:  # each batch has words of its own, and one example is enough
+                self._refused_for, self._refused = causes, f"{', '.join(sorted(causes))}: {took.problem}"
 
     def decided(self, decision: Decision) -> None:
         """A decision was taken."""
@@ -170,8 +206,9 @@ class StatusReporter:
 
     def failed(self, error: BaseException) -> None:
         """An attempt failed and will be repeated."""
-        if isinstance(error, RedisError | OSError):
-            self._failing_since = self._failing_since or self.clock()
+        if isinstance(error, UNREACHABLE):
+            self._failing_since = self.clock() if self._failing_since is None else self._failing_since
+            self._redis = failing(error)
             self._report_flow()
 
     def recovered(self) -> None:
@@ -186,13 +223,14 @@ class StatusReporter:
 
     def _report_flow(self) -> None:
         """Report whether feedback flows; just started, leave what is said of it until there is something to say."""
-        known = self._record_at is not None or self._failing_since is not None
+        known = any(at is not None for at in (self._record_at, self._refused_at, self._failing_since))
         young = self.clock() - self._started_at < self.feedback_timeout_s
         if not known and young and self.sink.says(ConditionType.FEEDBACK_FLOWING):
             return
         if self._failing_since is not None and self._traffic().failing_s < REDIS_AWAY_S:
             return
-        said = feedback_flowing(self._revision, self._workers, self._traffic(), self.feedback_timeout_s)
+        trouble = Trouble(self._redis, self._refused)
+        said = feedback_flowing(self._revision, self._workers, self._traffic(), self.feedback_timeout_s, trouble)
         self.sink.report(conditions=[self._condition(ConditionType.FEEDBACK_FLOWING, said)])
 
     def _traffic(self) -> Traffic:
@@ -200,6 +238,7 @@ class StatusReporter:
         return Traffic(
             current_record_s=None if self._record_at is None else now - self._record_at,
             request_s=None if self._request_at is None else now - self._request_at,
+            refused_s=None if self._refused_at is None else now - self._refused_at,
             failing_s=0.0 if self._failing_since is None else now - self._failing_since,
         )
 

@@ -16,7 +16,7 @@ from apparate.adaptation.thresholds import Method
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import Spec
 from apparate.feedback import FeedbackBatch, FeedbackWindow
-from apparate.plan import Plan
+from apparate.plan import Plan, newer, newest, revision_after
 
 DECISIONS_KEPT = 100  # for the HTTP API; the plans themselves are kept where they are published
 
@@ -77,7 +77,7 @@ class ModelSession:
             self._monitor.observe(batch.released_wrong)
         if self.spec.adaptation.policy == "never" or self.spec.adaptation.paused:
             return None
-        alarm = self._monitor.alarm or (batch.guarded and batch.revision >= self.plan.revision)
+        alarm = self._monitor.alarm or (batch.guarded and not newer(self.plan.revision, batch.revision))
         if alarm or (not more and self._due()):
             return self._decide(alarm=alarm)
         return None
@@ -128,14 +128,14 @@ class ModelSession:
             self.foreign += len(batch)
             return False
         self.window.add(batch)
-        self._seen_revision = max(self._seen_revision, batch.revision)
+        self._seen_revision = newest(self._seen_revision, batch.revision)
         return True
 
     def _take(self, decision: Decision) -> Decision:
         """Number the decision's plan above every revision that any worker has run, and put it in force."""
         self.observed = decision.observed
         if decision.plan is not None:
-            revision = max(self.plan.revision, self._seen_revision) + 1
+            revision = revision_after(self.plan.revision, self._seen_revision)
             decision = replace(decision, plan=replace(decision.plan, revision=revision))
             assert decision.plan is not None
             self.plan = decision.plan

@@ -8,6 +8,31 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+MAX_REVISION = 10**12
+"""After it comes 1 again: a decision a second gets there in 30,000 years, a person who edits a status at once."""
+
+
+def newer(revision: int, than: int) -> bool:
+    """Whether a plan of `revision` takes the place of one of `than`; 0 is no plan.
+
+    Higher is newer, by up to half of MAX_REVISION. What is further away is on the other side of the place where numbers
+    start again (the serial numbers of RFC 1982), so whatever is in force, there are revisions that replace it.
+    """
+    return revision > 0 and (than == 0 or 0 < (revision - than) % MAX_REVISION <= MAX_REVISION // 2)
+
+
+def newest(*revisions: int) -> int:
+    """Of revisions, one that no other is newer than; 0 when there is none."""
+    found = 0
+    for one in revisions:
+        found = one if newer(one, found) else found
+    return found
+
+
+def revision_after(*seen: int) -> int:
+    """A revision for the next plan, of which the newest of `seen` was the last."""
+    return newest(*seen) % MAX_REVISION + 1
+
 
 class InvalidPlan(ValueError):
     """A plan that no worker may run; the message names the ramp, the value and the limit."""
@@ -27,8 +52,8 @@ class RampSetting:
 class Plan:
     """The active ramps with their thresholds. No ramps at all is the plain model.
 
-    Ramps are kept in execution order. Raises InvalidPlan for a negative revision, a negative or repeated ramp, and a
-    threshold that is not within 0..1.
+    Ramps are kept in execution order. Raises InvalidPlan for a revision that is not within 0..MAX_REVISION, a negative
+    or repeated ramp, and a threshold that is not within 0..1.
     """
 
     revision: int
@@ -38,8 +63,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ramps", tuple(sorted(self.ramps)))
-        if self.revision < 0:
-            raise InvalidPlan(f"plan revision is {self.revision}, must not be negative")
+        if not 0 <= self.revision <= MAX_REVISION:
+            raise InvalidPlan(f"plan revision is {self.revision}, allowed 0..{MAX_REVISION}")
         previous = -1
         for setting in self.ramps:
             if setting.ramp < 0:

@@ -19,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import BusyLoadingError, RedisError
+from redis.exceptions import BusyLoadingError
 from redis.retry import Retry
 
 from apparate.contract.stream import FEEDBACK_MAX_ENTRIES, FIELD, KEY_TTL_S
 from apparate.contract.wire import encode_feedback
 from apparate.feedback import FeedbackBatch
-from apparate.service.telemetry import get_logger
+from apparate.service.redis_client import UNREACHABLE, failing
+from apparate.service.telemetry import Faults, Sparsely, get_logger
 from apparate_worker.passes import Pass
 from apparate_worker.release import scores
 
@@ -70,6 +71,7 @@ class RedisSender:
         self._entries: deque[bytes] = deque()
         self._stopping = False
         self._renewed = float("-inf")
+        self._refusals = Sparsely()
         self.sent = 0
         self.dropped = 0
         self._thread = threading.Thread(target=self._main, name="feedback-sender", daemon=True)
@@ -98,7 +100,7 @@ class RedisSender:
             self.dropped += 1
 
     def _main(self) -> None:
-        failures = 0
+        failures, said = 0, ""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._entries or self._stopping)
@@ -109,10 +111,11 @@ class RedisSender:
                 self._send(entries)
                 if failures:
                     log.info("feedback flows again", dropped=self.dropped)
-                failures = 0
-            except (RedisError, OSError) as error:
-                if not failures:
-                    log.warning("feedback cannot be sent; serving goes on", error=str(error))
+                failures, said = 0, ""
+            except UNREACHABLE as error:
+                if (words := failing(error).words) != said:
+                    log.warning("feedback cannot be sent; serving goes on", error=words)
+                said = words
                 failures += 1
                 self._renewed = float("-inf")
                 if not self._wait_to_retry(entries, failures):
@@ -134,7 +137,9 @@ class RedisSender:
         self.sent += len(entries) - len(refused)
         self.dropped += len(refused)
         if refused:  # out of memory, read-only: these are lost, and a new connection may find another server
-            log.warning("Redis refused feedback", entries=len(refused), error=str(refused[0]))
+            if (held := self._refusals()) is not None:
+                words = failing(refused[0]).words
+                log.warning("Redis refused feedback", entries=len(refused), error=words, held_back=held)
             self._client.connection_pool.disconnect()
             time.sleep(BACKOFF_S[0])
         elif renew:
@@ -182,6 +187,7 @@ class Reporter:
         self._reports: deque[tuple[int, Pass]] = deque()
         self._some, self._stopping = threading.Event(), threading.Event()
         self._seq = 0
+        self._faults = Faults(log)
         self.dropped = 0
         self._thread = threading.Thread(target=self._main, name="feedback", daemon=True)
 
@@ -231,9 +237,9 @@ class Reporter:
                     self._on_pass(done)
                 if self._sender is not None and reports:
                     self._sender.offer([encode_feedback(self._batch(seq, done)) for seq, done in reports])
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - told with its traceback; feedback ends with no pass
                 self.dropped += len(reports)
-                log.error("feedback could not be made", error=str(error), exc_info=error)
+                self._faults("feedback could not be made", error)
 
     def _batch(self, seq: int, done: Pass) -> FeedbackBatch:
         """The entry of a pass: every active ramp for every request, and the shadows where there are any."""

@@ -17,8 +17,8 @@ from apparate.catalog import RampCatalog
 from apparate.contract.resource import PlanStatus
 from apparate.contract.shape import problem_of
 from apparate.contract.stream import PLAN_FIELD
-from apparate.plan import InvalidPlan, Plan
-from apparate.service.redis_client import UNREACHABLE, connect
+from apparate.plan import MAX_REVISION, InvalidPlan, Plan, newer
+from apparate.service.redis_client import UNREACHABLE, connect, failing
 from apparate.service.telemetry import get_logger
 
 BLOCK_S = 1.0  # longest read; after it a wiped stream is noticed
@@ -56,18 +56,19 @@ class RedisPlanSource:
 
     async def plans(self) -> AsyncIterator[bytes]:
         """See PlanSource. A stream that was wiped, or a server that was replaced, is read anew."""
-        last, failures = b"0-0", 0
+        last, failures, said = b"0-0", 0, ""
         while True:
             try:
                 newest: Any = await self._client.xrevrange(self._key, count=1)
                 if not newest or newest[0][0] == last:
                     found: Any = await self._client.xread({self._key: last}, block=int(BLOCK_S * 1000))
                     newest = found[0][1][-1:] if found else []
-                failures = 0
+                failures, said = 0, ""
             except UNREACHABLE as error:
                 failures += 1
-                if failures == 1:
-                    log.warning("plans cannot be read; the plan in force stays", error=str(error))
+                if (words := failing(error).words) != said:
+                    log.warning("plans cannot be read; the plan in force stays", error=words)
+                said = words
                 first, longest = BACKOFF_S
                 await asyncio.sleep(min(longest, first * 2 ** min(failures, 10)) * random.uniform(0.5, 1.0))
                 continue
@@ -121,8 +122,10 @@ class PlanKeeper:
     def _problem(self, plan: Plan) -> tuple[str, str] | None:
         """(reason, message) of why `plan` cannot be run; None when it can."""
         catalog = self._catalog
-        if plan.revision <= self.plan.revision:
-            return "older", f"plan revision {plan.revision} is not above {self.plan.revision}, in force here"
+        if not newer(plan.revision, self.plan.revision):
+            far = MAX_REVISION // 2
+            above = f"more than {far} above" if plan.revision - self.plan.revision > far else "not above"
+            return "older", f"plan revision {plan.revision} is {above} {self.plan.revision}, in force here"
         if plan.catalog != catalog.digest and (plan.catalog or plan.ramps):
             return "catalog", f"plan is for catalog {plan.catalog!r}, this worker has {catalog.digest!r}"
         if plan.ramps and plan.active[-1] >= catalog.ramps:

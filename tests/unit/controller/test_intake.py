@@ -102,3 +102,15 @@ def test_recalling_ends_when_the_window_is_full():
     found = []
     assert not intake.recall([Entry("9-0", payload(9))], found)
     assert intake.recall([Entry(f"{i}-0", payload(i, n=250)) for i in range(8, 4, -1)], found)
+
+
+@pytest.mark.parametrize("change", [{"catalog": "another"}, {"ramps": (0, 1, 7), "catalog": ""}])
+def test_records_of_a_refused_batch_are_not_counted_and_its_revision_is_remembered(change):
+    intake = an_intake()
+    took = intake.take(entries(encode_feedback(replace(a_batch(), revision=1, **change))))
+    assert (took.records, took.revision, intake.progress.totals.records, intake.progress.totals.revision) == (
+        0,
+        0,
+        0,
+        1,
+    )

@@ -8,7 +8,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from apparate.contract.resource import PlanStatus
-from apparate.plan import Plan
+from apparate.plan import MAX_REVISION, Plan
 from apparate_controller.loop import ModelLoop, Ports
 from apparate_controller.sources.heartbeats import WorkerState
 from support.control import CATALOG, MODEL, payload
@@ -204,3 +204,26 @@ async def test_stopping_finishes_and_stores_the_entries_in_hand():
     async with desk.running():
         await eventually_async(lambda: desk.sessions and desk.sessions[0].fed)
     assert (len(desk.source.acked), desk.source.stored["batches"]) == (50, "50")
+
+
+async def test_a_plan_of_the_highest_revision_that_somebody_put_there_is_followed_and_then_replaced():
+    desk = Desk()
+    async with desk.running():
+        await eventually_async(lambda: desk.revisions == [1])
+        by_hand = Plan.of(MAX_REVISION // 2, [0, 2], [0.1, 0.2], CATALOG.digest)
+        desk.sink.plans.append(PlanStatus.of(by_hand))
+        await eventually_async(lambda: desk.loop.plan and desk.loop.plan.active == (0, 2), within=5)
+        desk.sink.plans.append(PlanStatus.of(Plan.of(MAX_REVISION, [1, 2], [0.1, 0.2], CATALOG.digest)))
+        await eventually_async(lambda: desk.loop.plan and desk.loop.plan.active == (1, 2), within=5)
+        for seq in range(2):
+            desk.source.add(payload(seq, revision=MAX_REVISION))
+        await desk.worked_off(2)
+    assert desk.revisions == [1, MAX_REVISION // 2, MAX_REVISION, 1]
+
+
+async def test_a_controller_that_starts_with_a_plan_of_the_highest_revision_goes_on_above_what_workers_run():
+    desk = Desk(workers=[WorkerState("a", revision=57)])
+    desk.sink.plans.append(PlanStatus.of(Plan.of(MAX_REVISION, [0, 2], [0.1, 0.2], CATALOG.digest)))
+    async with desk.running():
+        await eventually_async(lambda: desk.revisions[-1] == 58)
+    assert [ramp.ramp for ramp in desk.sink.plans[-1].ramps] == [0, 2]

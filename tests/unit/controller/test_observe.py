@@ -7,10 +7,10 @@ from apparate.adaptation.policy import Decision, Observed, Reason
 from apparate.contract.metrics import CONTROLLER
 from apparate.contract.resource import EarlyExitModel
 from apparate.plan import Plan
-from apparate.service.telemetry import Telemetry
+from apparate.service.telemetry import Sparsely, Telemetry
 from apparate_controller.intake import Took
 from apparate_controller.journal import Journal
-from apparate_controller.observe import ModelObserver, Sparsely
+from apparate_controller.observe import ModelObserver
 from apparate_controller.sources.heartbeats import WorkerState
 from apparate_controller.sources.redis_stream import Backlog
 from support.control import CATALOG, DOCUMENT

@@ -1,12 +1,19 @@
 """The controller's conditions say what is, why, and what to do."""
 
 import pytest
+from redis.exceptions import AuthenticationError, NoPermissionError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from apparate.contract.conditions import Reason
 from apparate.contract.resource import Budget, Delivery, Observed
 from apparate.contract.status import AccuracyLoss
+from apparate.plan import Plan
+from apparate.service.redis_client import failing
+from apparate_controller.intake import Took
 from apparate_controller.reporting import (
+    StatusReporter,
     Traffic,
+    Trouble,
     accuracy_met,
     delivery_of,
     feedback_flowing,
@@ -14,6 +21,8 @@ from apparate_controller.reporting import (
     plan_delivered,
 )
 from apparate_controller.sources.heartbeats import WorkerState
+from apparate_controller.sources.redis_stream import Backlog
+from support.fakes import FakeSession
 
 GOOD, OLD = WorkerState("a", revision=3), WorkerState("b", revision=2)
 REFUSING = WorkerState("c", revision=2, refused="ramp 9 is not in the catalog", refused_revision=3)
@@ -61,10 +70,77 @@ def test_delivery_counts_workers_that_run_exactly_this_revision():
         ([GOOD], Traffic(current_record_s=61, request_s=61), None, Reason.NO_TRAFFIC),
         ([GOOD], Traffic(current_record_s=61, request_s=1), False, Reason.NO_FEEDBACK),
         ([GOOD], Traffic(current_record_s=1, failing_s=30), None, Reason.REDIS_UNREACHABLE),
+        ([GOOD], Traffic(refused_s=1), False, Reason.FEEDBACK_REFUSED),
+        ([], Traffic(current_record_s=61, refused_s=1), False, Reason.FEEDBACK_REFUSED),
+        ([GOOD], Traffic(current_record_s=1, refused_s=1), True, Reason.FLOWING),
+        ([GOOD], Traffic(refused_s=61), None, Reason.NO_TRAFFIC),
     ],
 )
 def test_feedback_flowing(workers, traffic, holds, reason):
-    assert feedback_flowing(3, workers, traffic, 60)[:2] == (holds, reason)
+    trouble = Trouble(failing(RedisConnectionError("Connection refused")), "catalog: batch 1 of w is of catalog x")
+    assert feedback_flowing(3, workers, traffic, 60, trouble)[:2] == (holds, reason)
+
+
+class Statuses:
+    """Keeps what a reporter has the status say."""
+
+    def __init__(self):
+        self.conditions = {}
+
+    def report(self, *, conditions=(), **_):
+        self.conditions |= {one.type: one for one in conditions}
+
+    def says(self, kind):
+        return kind in self.conditions
+
+
+def a_reporter(now):
+    reporter = StatusReporter(Statuses(), Budget(), 60, lambda: 1, clock=lambda: now[0])
+    session = FakeSession(Plan(3))
+    return reporter, lambda: reporter.looked(session, [GOOD], Backlog())
+
+
+def flowing(reporter):
+    return reporter.sink.conditions["FeedbackFlowing"]
+
+
+def test_feedback_that_is_all_refused_does_not_flow_and_what_was_wrong_is_said_once():
+    now = [0.0]
+    reporter, look = a_reporter(now)
+    for second in range(90):
+        now[0] = float(second)
+        reporter.took(Took(batches=1, refused={"catalog": 1}, problem=f"batch {second} of a is of catalog x, not y"))
+        look()
+        said = flowing(reporter)
+        assert (said.status, said.reason) == ("False", "FeedbackRefused")
+        assert "catalog: batch 0 of a is of catalog x, not y" in said.message
+        assert "apparate_feedback_refused_total" in said.message
+
+
+def test_feedback_flows_again_after_the_first_batch_that_can_be_used():
+    reporter, look = a_reporter([0.0])
+    reporter.took(Took(batches=1, refused={"catalog": 1}, problem="batch 0 of a is of catalog x, not y"))
+    reporter.took(Took(batches=1, records=4, revision=3))
+    look()
+    assert (flowing(reporter).status, "others are refused" in flowing(reporter).message) == ("True", True)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "words"),
+    [
+        (RedisConnectionError("Error 111 connecting"), "RedisUnreachable", "Redis does not answer"),
+        (AuthenticationError("invalid username-password pair"), "RedisRefused", "refuses the user or the password"),
+        (NoPermissionError("this user has no permissions"), "RedisRefused", "give it the right"),
+    ],
+)
+def test_a_redis_that_refuses_is_told_from_one_that_does_not_answer(error, reason, words):
+    now = [0.0]
+    reporter, _ = a_reporter(now)
+    reporter.failed(error)
+    now[0] = 11.0
+    reporter.failed(error)
+    said = flowing(reporter)
+    assert (said.status, said.reason) == ("Unknown", reason) and words in said.message
 
 
 @pytest.mark.parametrize(

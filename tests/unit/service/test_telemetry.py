@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 
 import pytest
+from structlog.testing import capture_logs
 
 from apparate.contract.metrics import CONTROLLER, WORKER, Metric
-from apparate.service.telemetry import Telemetry
+from apparate.service.telemetry import Faults, Telemetry, get_logger
 
 THINGS = (
     Metric("apparate_things", "counter", "Things.", ("ramp",)),
@@ -62,3 +64,35 @@ def test_what_is_gone_leaves_no_series_behind() -> None:
     telemetry.forget(namespace="shop", model="a")
     shown = telemetry.render().decode()
     assert 'model="a"' not in shown and 'model="b"' in shown
+
+
+def fail(where: int) -> Exception:
+    try:
+        if where:
+            raise ValueError(f"request {where}")
+        raise KeyError("x")
+    except (ValueError, KeyError) as error:
+        return error
+
+
+def test_a_fault_that_comes_with_every_request_is_one_line_with_its_traceback_and_then_a_count() -> None:
+    with capture_logs() as lines:
+        faults = Faults(get_logger("test"), every_s=0.05)
+        for request in range(1, 500):
+            faults("request failed", fail(request))
+        faults("request failed", fail(0))
+        time.sleep(0.06)
+        faults("request failed", fail(500))
+    told = [(line["error"], line["held_back"], line["exc_info"] is not None) for line in lines]
+    assert told[:1] == [("ValueError: request 1", 0, True)]
+    assert ("KeyError: 'x'", 0, True) in told
+    assert told[-1][0] == "ValueError: request 500" and not told[-1][2]
+    assert sum(line["held_back"] + 1 for line in lines) == 501 and len(lines) < 50
+
+
+def test_faults_of_ever_new_kinds_take_no_memory() -> None:
+    faults = Faults(get_logger("test"))
+    with capture_logs():
+        for number in range(1000):
+            faults(f"event {number}", fail(1))
+    assert len(faults._kinds) <= 64

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from apparate.plan import InvalidPlan, Plan, RampSetting
+from apparate.plan import MAX_REVISION, InvalidPlan, Plan, RampSetting, newer, newest, revision_after
 
 
 def test_ramps_are_kept_in_execution_order():
@@ -27,10 +27,45 @@ def test_a_repeated_ramp_is_refused():
         Plan.of(1, [3, 3], [0.1, 0.2])
 
 
-@pytest.mark.parametrize(("revision", "ramp"), [(-1, 0), (1, -2)])
-def test_negative_numbers_are_refused(revision, ramp):
-    with pytest.raises(InvalidPlan, match="must not be negative"):
+@pytest.mark.parametrize(
+    ("revision", "ramp", "words"),
+    [
+        (-1, 0, "allowed 0..1000000000000"),
+        (MAX_REVISION + 1, 0, "allowed 0..1000000000000"),
+        (1, -2, "not be negative"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(revision, ramp, words):
+    with pytest.raises(InvalidPlan, match=words):
         Plan.of(revision, [ramp], [0.1])
+
+
+@pytest.mark.parametrize(
+    ("revision", "than", "takes_its_place"),
+    [
+        (1, 0, True),
+        (0, 0, False),
+        (MAX_REVISION, 0, True),
+        (0, 5, False),
+        (6, 5, True),
+        (5, 5, False),
+        (4, 5, False),
+        (5 + MAX_REVISION // 2, 5, True),
+        (6 + MAX_REVISION // 2, 5, False),
+        (1, MAX_REVISION, True),
+        (5, MAX_REVISION, True),
+        (MAX_REVISION, 5, False),
+    ],
+)
+def test_a_higher_revision_is_newer_and_after_the_highest_numbers_start_again(revision, than, takes_its_place):
+    assert newer(revision, than) is takes_its_place
+
+
+@pytest.mark.parametrize("in_force", [0, 1, 57, MAX_REVISION // 2, MAX_REVISION - 1, MAX_REVISION])
+@pytest.mark.parametrize("seen", [0, 57, MAX_REVISION - 1, MAX_REVISION])
+def test_whatever_is_in_force_there_is_a_revision_that_replaces_it(in_force, seen):
+    following = revision_after(in_force, seen)
+    assert newer(following, newest(in_force, seen)) and 1 <= following <= MAX_REVISION
 
 
 def test_changes_make_new_plans():

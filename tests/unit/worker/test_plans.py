@@ -3,7 +3,7 @@
 import pytest
 
 from apparate.contract.resource import PlanStatus
-from apparate.plan import Plan
+from apparate.plan import MAX_REVISION, Plan
 from apparate_worker.plans import REFUSALS, PlanKeeper, RefusedPlan, follow
 from support.models import a_catalog
 
@@ -26,6 +26,14 @@ def test_a_newer_plan_is_taken():
     assert a_keeper().take(document(Plan.of(4, [1, 2], [0.1, 0.9], "tiny"))).revision == 4
 
 
+@pytest.mark.parametrize("written", [MAX_REVISION, 2**63 - 1])
+def test_a_plan_of_the_highest_revision_there_is_gives_way_to_another(written):
+    keeper = PlanKeeper(a_catalog(3, "tiny", 0.001), 0.02)
+    keeper.take(document(Plan.of(3, [0], [0.5], "tiny")).replace(b'"revision":3', b'"revision":%d' % written))
+    assert keeper.plan.revision == MAX_REVISION
+    assert keeper.take(document(Plan.of(4, [1], [0.1], "tiny"))).revision == 4
+
+
 def test_the_plan_in_force_may_come_again():
     assert a_keeper().take(document(Plan.of(3, [0], [0.5], "tiny"))) is None
 
@@ -39,6 +47,7 @@ def test_the_plain_model_needs_no_catalog():
     [
         (document(Plan.of(2, [0], [0.1], "tiny")), "older", "2 is not above 3"),
         (document(Plan.of(3, [0], [0.1], "tiny")), "older", "3 is not above 3"),
+        (document(Plan.of(MAX_REVISION, [0], [0.1], "tiny")), "older", "is more than 500000000000 above 3"),
         (document(Plan.of(4, [0], [0.1], "other")), "catalog", "'other'.*'tiny'"),
         (document(Plan.of(4, [3], [0.1], "tiny")), "ramp", "ramp 3 is not in the catalog, which has 3"),
         (b"", "malformed", "JSON"),

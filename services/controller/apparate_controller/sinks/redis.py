@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from apparate.contract.resource import PlanStatus
 from apparate.contract.shape import problem_of
 from apparate.contract.stream import KEY_TTL_S, PLAN_FIELD, PLANS_MAX_ENTRIES, plans_key
+from apparate.plan import newer
 from apparate_controller.errors import PlanRefused, PlanUnreadable
 
 HISTORY = 20  # plans shown to roll back to; the stream has more
@@ -45,7 +46,7 @@ class RedisPlanSink:
         if current is not None:
             if current.revision == plan.revision and current.to_plan().same_settings(plan.to_plan()):
                 return False
-            if current.revision >= plan.revision:
+            if not newer(plan.revision, current.revision):
                 raise PlanRefused(plan.revision, current.revision)
         async with self._commands.pipeline(transaction=True) as pipeline:
             pipeline.xadd(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from apparate.contract.conditions import CONTROLLER, ConditionType
+from apparate.contract.status import bounded
 from apparate.service.kube import Json
 
 TYPES = frozenset(str(kind) for kind in ConditionType if kind.writer == CONTROLLER)
@@ -19,6 +20,19 @@ def share_in(thing: Mapping[str, Any]) -> Json:
     conditions = [one for one in status.get("conditions", ()) if one.get("type") in TYPES]
     share = {name: status[name] for name in WHOLE if status.get(name)}
     return share | ({"conditions": conditions} if conditions else {})
+
+
+def with_bounded_revisions(thing: Json) -> Json:
+    """The object with its revisions as they are read, so that none is written again that the API server refuses."""
+    status = thing.get("status") or {}
+    shares = {name: _bounded(status[name]) for name in ("plan", "delivery") if status.get(name)}
+    if status.get("history"):
+        shares["history"] = [_bounded(one) for one in status["history"]]
+    return {**thing, "status": {**status, **shares}} if shares else thing
+
+
+def _bounded(part: Json) -> Json:
+    return {**part, "revision": bounded(part["revision"])} if "revision" in part else part
 
 
 def in_order(value: Any, name: str = "") -> Any:

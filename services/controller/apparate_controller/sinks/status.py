@@ -17,10 +17,11 @@ from apparate.contract.conditions import CONTROLLER, with_condition
 from apparate.contract.resource import GROUP, KIND, VERSION, Condition, Delivery, Observed, PlanStatus, Status
 from apparate.contract.rollback import history_with
 from apparate.contract.shape import problem_of
+from apparate.plan import newer
 from apparate.service.kube import CONFLICT, Json, KubeClient, KubeError, apply_status, model_path, version_of
 from apparate.service.telemetry import get_logger
 from apparate_controller.errors import PlanRefused, PlanUnreadable
-from apparate_controller.sinks.shares import TYPES, in_order, share_in
+from apparate_controller.sinks.shares import TYPES, in_order, share_in, with_bounded_revisions
 
 EVERY_S = 1.0  # between writes of one status; the first after a quiet second does not wait
 ATTEMPTS = 5  # when others write the same object at the same moment
@@ -49,22 +50,24 @@ class StatusSink:
         meta = thing["metadata"]
         self._client, self._threads, self._every_s, self._wrote = client, threads, every_s, wrote
         self._namespace, self._name, self._uid = meta["namespace"], meta["name"], meta["uid"]
-        self._object = thing
+        self._object = with_bounded_revisions(thing)
         self._plan: Json = {}
         """The last plan that was published here."""
-        share = share_in(thing)
+        share = share_in(self._object)
         self._history: list[Json] = share.get("history", [])
         self._reported: Json = {name: share[name] for name in ("observed", "delivery") if name in share}
         self._conditions = _conditions(share)
         self._lock = asyncio.Lock()
         self._changed = asyncio.Event()
         self._next_at = 0.0
+        self.problem = ""
+        """Why what was reported is not in the status; empty when it is."""
 
     def see(self, thing: Json) -> None:
         """Take note of the object as it is now; an older one than is known, or another of its name, is ignored."""
         if thing["metadata"]["uid"] != self._uid or version_of(thing) < version_of(self._object):
             return
-        before, self._object = self._in_force, thing
+        before, self._object = self._in_force, with_bounded_revisions(thing)
         self._history = history_with(self._history, before, self._revision)
         self._changed.set()
 
@@ -124,9 +127,13 @@ class StatusSink:
             self._changed.clear()
             try:
                 await self._settle()
-                pause = RETRY_S[0]
+                if self.problem:
+                    log.info("status is written again", model=f"{self._namespace}/{self._name}")
+                self.problem, pause = "", RETRY_S[0]
             except KubeError as error:
-                log.warning("status was not written", model=f"{self._namespace}/{self._name}", error=str(error))
+                if (said := f"status is not written: {error}") != self.problem:
+                    log.warning("status was not written", model=f"{self._namespace}/{self._name}", error=str(error))
+                self.problem = said
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, longest)
                 self._changed.set()
@@ -155,7 +162,7 @@ class StatusSink:
             current = await self.current()
         except PlanUnreadable:
             return False  # whatever it is, workers cannot run it either
-        if current is None or current.revision < plan.revision:
+        if current is None or newer(plan.revision, current.revision):
             return False
         if current.revision == plan.revision and current.to_plan().same_settings(plan.to_plan()):
             return True
@@ -164,7 +171,7 @@ class StatusSink:
     def _share(self, plan: PlanStatus | None = None) -> Json:
         """The whole share as it ought to be, with `plan` in force if one is given."""
         in_force = _plain(plan) if plan is not None else self._plan
-        if plan is None and int(in_force.get("revision", 0)) < self._revision:
+        if plan is None and newer(self._revision, int(in_force.get("revision", 0))):
             in_force = self._in_force  # somebody put a newer one there
         history = history_with(self._history, self._in_force, int(in_force.get("revision", 0)))
         share: Json = {"plan": in_force, "history": history, **self._reported}

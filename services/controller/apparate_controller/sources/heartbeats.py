@@ -8,6 +8,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from apparate.contract.status import bounded
 from apparate.contract.stream import worker_key, workers_key
 
 MAX_WORKERS = 1000  # of one model: the most replicas it may have
@@ -51,12 +52,12 @@ def _state(name: str, value: bytes) -> WorkerState:
         data = json.loads(value)
         return WorkerState(
             name,
-            revision=int(data.get("revision", 0)),
+            revision=bounded(int(data.get("revision", 0))),
             in_flight=int(data.get("in_flight", 0)),
             guarded=bool(data.get("guarded", False)),
             served=int(data.get("served", 0)),
             refused=str(data.get("refused", "")),
-            refused_revision=int(data.get("refused_revision", 0)),
+            refused_revision=bounded(int(data.get("refused_revision", 0))),
         )
     except (ValueError, TypeError, AttributeError):
         return WorkerState(name)

@@ -178,8 +178,11 @@ class ClusterTarget:
 
     def plans(self, key: str) -> list[Json]:
         """See Target."""
-        history: list[Json] = self._get(key).get("status", {}).get("history", [])
-        return sorted(history, key=lambda plan: int(plan["revision"]), reverse=True)
+        from apparate.contract.rollback import history_with
+
+        status = self._get(key).get("status", {})
+        in_force = int((status.get("plan") or {}).get("revision", 0))
+        return history_with(status.get("history", []), None, in_force)
 
     def pause(self, key: str, paused: bool) -> None:
         """See Target."""
@@ -255,14 +258,16 @@ def rollback_of(thing: Json, revision: int) -> tuple[Json, list[Json]]:
     """(plan, history) that put the plan `revision` of an object's history in force again. Raises CommandError."""
     from apparate.contract.resource import PlanStatus
     from apparate.contract.rollback import NoSuchPlan, earlier, history_with, rolled_back
+    from apparate.contract.status import bounded
+    from apparate.plan import revision_after
 
     status = thing.get("status") or {}
     current, history = status.get("plan") or {"revision": 0}, status.get("history", [])
-    digest, in_force = (status.get("catalog") or {}).get("digest", ""), int(current["revision"])
+    digest, in_force = (status.get("catalog") or {}).get("digest", ""), bounded(int(current["revision"]))
     try:
         old = earlier(map(PlanStatus.model_validate, history), revision, in_force=in_force, catalog=digest)
     except NoSuchPlan as error:
         raise CommandError(str(error), BAD_INPUT) from None
-    number = in_force + 1
+    number = revision_after(in_force)
     new = rolled_back(old, number, datetime.now(UTC).isoformat(timespec="milliseconds"))
     return new.model_dump(mode="json", by_alias=True), history_with(history, current, number)

@@ -96,7 +96,9 @@ class Reason(StrEnum):
     FLOWING = "FeedbackFlowing"
     NO_TRAFFIC = "NoTraffic"
     NO_FEEDBACK = "NoFeedback"
+    FEEDBACK_REFUSED = "FeedbackRefused"
     REDIS_UNREACHABLE = "RedisUnreachable"
+    REDIS_REFUSED = "RedisRefused"
     # AccuracyMet
     WITHIN_BUDGET = "WithinBudget"
     ABOVE_BUDGET = "LossAboveBudget"

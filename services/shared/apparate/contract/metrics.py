@@ -105,6 +105,13 @@ CONTROLLER: tuple[Metric, ...] = (
         "Failures: redis, kubernetes, controller, unexpected.",
         (*_MODEL, "kind"),
     ),
+    Metric(
+        "apparate_controller_kubernetes_errors",
+        "counter",
+        "Calls on the Kubernetes API that failed, by verb and HTTP status; 0: no answer. 409 and 410 are in the "
+        "normal course of things.",
+        ("verb", "code"),
+    ),
     Metric("apparate_status_writes", "counter", "Writes of the controller's share of the model's status.", _MODEL),
     Metric("apparate_leader", "gauge", "1 while this controller adapts; another one does when it is 0."),
     Metric("apparate_redis_eviction_risk", "gauge", "1 when Redis may evict streams."),

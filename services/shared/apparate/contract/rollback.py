@@ -7,6 +7,8 @@ from typing import Any
 
 from apparate.adaptation.policy import Reason
 from apparate.contract.resource import PlanStatus
+from apparate.contract.status import bounded
+from apparate.plan import MAX_REVISION
 
 HISTORY = 10
 """Plans kept to roll back to; the resource has no room for more."""
@@ -41,8 +43,8 @@ def rolled_back(old: PlanStatus, revision: int, now: str) -> PlanStatus:
 
 def history_with(history: Iterable[Json], replaced: Json | None, in_force: int) -> list[Json]:
     """Plans that were in force before revision `in_force`, newest first; `replaced` is the last of them."""
-    known = {int(plan["revision"]): plan for plan in history}
-    if replaced and replaced.get("revision"):
-        known[int(replaced["revision"])] = replaced
+    plans = [*history, *([replaced] if replaced and replaced.get("revision") else [])]
+    known = {revision: {**plan, "revision": revision} for plan in plans for revision in [bounded(plan["revision"])]}
     known.pop(in_force, None)
-    return [known[revision] for revision in sorted(known, reverse=True)[:HISTORY]]
+    by_age = sorted(known, key=lambda revision: (in_force - revision) % MAX_REVISION)
+    return [known[revision] for revision in by_age[:HISTORY]]

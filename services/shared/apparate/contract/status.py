@@ -5,16 +5,34 @@ Status shapes have no defaults in the schema: what is written is what is read ba
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
-from apparate.contract.shape import ListMap, Ratio, StatusShape
-from apparate.plan import Plan, RampSetting
+from apparate.contract.shape import ListMap, Ratio, Rule, StatusShape
+from apparate.plan import MAX_REVISION, Plan, RampSetting
 
 Index = Annotated[int, Field(ge=0, le=65_535)]
 Layer = Annotated[str, Field(max_length=512)]
 MAX_RAMPS = 1024
+
+
+def bounded(revision: Any) -> Any:
+    """A plan revision that can be counted on from: one above the highest, from before there was one, is the highest."""
+    return min(revision, MAX_REVISION) if isinstance(revision, int) else revision
+
+
+Revision = Annotated[
+    int,
+    Field(ge=0),
+    BeforeValidator(bounded),
+    Rule(
+        f"self <= {MAX_REVISION}",
+        f"revision is {{self}}, must be at most {MAX_REVISION}: a plan that is put there by hand takes one above the "
+        "plan in force",
+        None,  # what a cluster has already must be readable, or nobody could put it right
+    ),
+]
 ATOMIC = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
 """One value with one writer: who applies it replaces all of it. Of a plan that somebody edited by hand, parts would
 otherwise stay theirs, and stand in the next plan beside what was decided."""
@@ -33,7 +51,7 @@ class PlanStatus(StatusShape):
 
     model_config = ATOMIC
 
-    revision: int = Field(ge=0, description="Rises by one with each decision; a worker takes only a higher one.")
+    revision: Revision = Field(description="Rises by one with each decision; a worker takes only a higher one.")
     reason: str = Field(default="", max_length=128, description="Why it was decided, in one word.")
     message: str = Field(default="", max_length=4096, description="Why it was decided, with the numbers.")
     decided_at: str = Field(default="", max_length=64, description="When it was decided, RFC 3339; empty before.")
@@ -126,7 +144,7 @@ class Delivery(StatusShape):
     """Which workers run the plan in force."""
 
     model_config = ATOMIC
-    revision: int = Field(ge=0, description="Revision that is to run.")
+    revision: Revision = Field(description="Revision that is to run.")
     workers: int = Field(ge=0, description="Workers that are heard of.")
     updated_workers: int = Field(ge=0, description="Those of them that run that revision.")
 

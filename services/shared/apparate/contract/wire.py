@@ -9,7 +9,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from apparate.feedback import FeedbackBatch, InvalidFeedback
-from apparate.plan import InvalidPlan, Plan, RampSetting
+from apparate.plan import MAX_REVISION, InvalidPlan, Plan, RampSetting
 from apparate_proto.v1 import feedback_pb2, plan_pb2
 
 F32 = np.dtype("<f4")
@@ -50,6 +50,8 @@ def decode_feedback(data: bytes) -> FeedbackBatch:
         message = feedback_pb2.FeedbackBatch.FromString(data)
     except DecodeError as error:
         raise WireError(f"{len(data)} bytes are not a feedback batch: {error}") from None
+    if message.revision > MAX_REVISION:
+        raise WireError(f"revision is {message.revision}, allowed 0..{MAX_REVISION}")
     requests, ramps = len(message.final_labels) // 4, len(message.ramps)
     if len(message.shadow) != ramps:
         raise WireError(f"shadow has {len(message.shadow)} flags, there are {ramps} ramps")

@@ -8,7 +8,8 @@ by the functions that need it: that takes half a second and 40 MB, which local m
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,7 +23,7 @@ CALL_TIMEOUT_S = 10.0
 CONNECTIONS = 16  # kept open for calls that run at the same time; a watch holds one as long as it lasts
 APPLY, MERGE, PATCH = "application/apply-patch+yaml", "application/merge-patch+json", "application/json-patch+json"
 MODELS = f"/apis/{GROUP}/{VERSION}"
-GONE, CONFLICT, NOT_FOUND = 410, 409, 404
+GONE, CONFLICT, NOT_FOUND, FORBIDDEN, UNAUTHORIZED = 410, 409, 404, 403, 401
 
 
 class KubeError(RuntimeError):
@@ -38,6 +39,35 @@ class KubeError(RuntimeError):
         return self.status in (0, 408, 429) or self.status >= 500
 
 
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+@dataclass(frozen=True, order=True)
+class Right:
+    """What a call needs to be allowed, in the words of a Role."""
+
+    verb: str
+    resource: str
+    """With its subresource: earlyexitmodels/status."""
+    namespace: str = ""
+
+    @classmethod
+    def of(cls, method: str, path: str, *, watching: bool = False) -> Right:
+        """Of a request; a path that is no resource's is its own resource."""
+        parts = path.strip("/").split("/")
+        rest = parts[2:] if parts[0] == "api" else parts[3:]
+        namespace = ""
+        if len(rest) > 2 and rest[0] == "namespaces":
+            namespace, rest = rest[1], rest[2:]
+        if not rest:
+            return cls(method.lower(), path)
+        verb = VERBS.get(method, "get" if len(rest) > 1 else "list")
+        return cls("watch" if watching else verb, "/".join([rest[0], *rest[2:]]), namespace)
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}" + (f" in namespace {self.namespace}" if self.namespace else "")
+
+
 class InvalidKubeconfig(ValueError):
     """Credentials for the API server cannot be had; the message says where they were looked for."""
 
@@ -51,6 +81,8 @@ class KubeClient:
         configuration.connection_pool_maxsize = CONNECTIONS
         self._configuration = configuration
         self._pool: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
+        self.observe: Callable[[Right, KubeError | None], None] = lambda right, error: None
+        """Told of each call that ended, in the thread that made it: what it needed, and why it failed, if it did."""
         self.host: str = configuration.host
 
     def call(
@@ -66,7 +98,7 @@ class KubeClient:
         """The answer to one request as plain data. Raises KubeError within `timeout_s` and the connect timeout."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": content_type} if data is not None else {}
-        response = self._request(method, path, query or {}, headers, data, timeout_s)
+        response = self._request(Right.of(method, path), method, path, query or {}, headers, data, timeout_s)
         try:
             text = response.read()
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -81,13 +113,31 @@ class KubeClient:
 
     def stream(self, path: str, query: Mapping[str, Any], silence_s: float) -> urllib3.BaseHTTPResponse:
         """An answer that goes on; reading it raises when nothing came for `silence_s`. Close it."""
-        return self._request("GET", path, query, {}, None, silence_s)
+        return self._request(Right.of("GET", path, watching=True), "GET", path, query, {}, None, silence_s)
 
     def close(self) -> None:
         """Close idle connections."""
         self._pool.clear()
 
     def _request(
+        self,
+        right: Right,
+        method: str,
+        path: str,
+        query: Mapping[str, Any],
+        headers: dict[str, str],
+        data: bytes | None,
+        silence_s: float,
+    ) -> urllib3.BaseHTTPResponse:
+        try:
+            response = self._send(method, path, query, headers, data, silence_s)
+        except KubeError as error:
+            self.observe(right, error)
+            raise
+        self.observe(right, None)
+        return response
+
+    def _send(
         self,
         method: str,
         path: str,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -13,6 +16,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from apparate.contract.metrics import Metric
 
 METRICS_CONTENT_TYPE = CONTENT_TYPE_LATEST
+KINDS_KEPT = 64  # of exceptions that are told apart; a model has few lines that raise
+LOG_EVERY_S = 10.0  # between lines of one kind, when something fails again and again
 
 
 class Telemetry:
@@ -47,6 +52,54 @@ class Telemetry:
     def render(self) -> bytes:
         """The text exposition for /metrics."""
         return generate_latest(self.registry)
+
+
+class Sparsely:
+    """Lets one line through in `every_s`, and tells it how many were held back before it. Safe from any thread."""
+
+    def __init__(self, every_s: float = LOG_EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._every_s, self._clock = every_s, clock
+        self._next = float("-inf")
+        self._held = 0
+        self._lock = threading.Lock()
+
+    def __call__(self) -> int | None:
+        """Lines held back since the last one, or None when this one is to be held back too."""
+        with self._lock:
+            if self._clock() < self._next:
+                self._held += 1
+                return None
+            held, self._held, self._next = self._held, 0, self._clock() + self._every_s
+            return held
+
+
+class Faults:
+    """Tells of exceptions that may come with every request: each kind with its traceback once, then with a count.
+
+    A kind is an event, a type and the line that raised. Safe from any thread.
+    """
+
+    def __init__(self, log: Any, every_s: float = LOG_EVERY_S) -> None:
+        self._log, self._every_s = log, every_s
+        self._kinds: dict[tuple[str, type[BaseException], str], Sparsely] = {}
+
+    def __call__(self, event: str, error: BaseException) -> None:
+        """Log `error`, unless one of its kind was logged just now."""
+        kind = (event, type(error), _raised_at(error))
+        first = kind not in self._kinds
+        if first and len(self._kinds) >= KINDS_KEPT:
+            self._kinds.clear()
+        held = self._kinds.setdefault(kind, Sparsely(self._every_s))()
+        if held is not None:
+            words = f"{type(error).__name__}: {error}"
+            self._log.error(event, error=words, held_back=held, exc_info=error if first else None)
+
+
+def _raised_at(error: BaseException) -> str:
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return f"{last.tb_frame.f_code.co_filename}:{last.tb_lineno}" if last is not None else ""
 
 
 def configure_logging(level: str = "INFO", service: str = "") -> None:
