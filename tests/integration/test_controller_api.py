@@ -25,6 +25,7 @@ from apparate_controller.loop import ModelLoop, Ports
 from apparate_controller.models import Models, load_models
 from apparate_controller.observe import ModelObserver
 from apparate_controller.replay import catalog_indices
+from apparate_controller.server import bind, http_server
 from apparate_controller.session import ModelSession
 from apparate_controller.sinks.redis import RedisPlanSink
 from apparate_controller.sources.heartbeats import RedisHeartbeats
@@ -218,3 +219,15 @@ async def test_a_plan_that_cannot_be_had_again_is_told(api, path):
     answer = await api.client.post(f"/v1/models/default/{path}/rollback", json={"revision": 77})
     wanted = (409, "revision 77 is not in the history") if path == "m" else (503, "not ready")
     assert answer.status_code == wanted[0] and wanted[1] in answer.json()["detail"]
+
+
+async def test_a_client_that_asks_for_another_protocol_is_answered_and_fills_no_log(caplog):
+    listening = bind("127.0.0.1", 0)
+    server = http_server(create_app(Models([], lambda *_: None, 1.0), Telemetry(CONTROLLER), stuck_s=60))
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}") as client:
+        found = await client.get("/healthz", headers={"connection": "Upgrade", "upgrade": "websocket"})
+    server.should_exit = True
+    await serving
+    assert found.status_code == 200
+    assert [one.getMessage() for one in caplog.records if one.name.startswith("uvicorn") and one.levelno > 20] == []

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 import redis
@@ -70,3 +71,18 @@ def test_it_dies_with_a_parent_that_crashes() -> None:
         assert is_alive(pid)
         os.kill(parent.pid, signal.SIGKILL)
         eventually(lambda: not is_alive(pid))
+
+
+def test_the_folder_of_a_killed_parent_is_removed_at_the_next_start_and_one_in_use_is_not() -> None:
+    code = (
+        "from apparate.service.redis_server import EmbeddedRedis\nimport time\n"
+        "print(EmbeddedRedis().start()._folder.path, flush=True)\ntime.sleep(60)"
+    )
+    command = [sys.executable, "-c", code]
+    with a_process(command) as living, a_process(command) as killed:
+        used, left = (Path(eventually(lambda one=one: one.out and one.out[0], within=20)) for one in (living, killed))
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.wait()
+        assert used.is_dir() and left.is_dir()
+        with a_redis_server():
+            assert used.is_dir() and not left.exists()

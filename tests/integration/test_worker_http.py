@@ -262,3 +262,12 @@ async def test_a_port_that_is_taken_is_refused_by_number(name):
         field = f"spec.serving.protocols.{name.removesuffix('_port')}.port"
         with pytest.raises(InvalidSetup, match=rf"port {port}: .*; {re.escape(field)} asks for another"):
             await worker.start()
+
+
+@pytest.mark.parametrize("protocol", ["websocket", "h2c", "TLS/1.0"])
+async def test_a_client_that_asks_for_another_protocol_is_answered_and_fills_no_log(protocol, caplog):
+    async with a_worker() as (_, http, _), client(http) as c:
+        upgrade = {"connection": "Upgrade", "upgrade": protocol}
+        found = await c.get("/v2/health/live", headers=upgrade)
+    assert found.status_code == 200
+    assert [one.getMessage() for one in caplog.records if one.name.startswith("uvicorn")] == []

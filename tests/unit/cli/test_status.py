@@ -12,7 +12,7 @@ import pytest
 
 from apparate.cli.errors import CommandError
 from apparate.cli.main import run
-from apparate.cli.status import UNREMARKABLE, news
+from apparate.cli.status import UNREMARKABLE, news, table
 from apparate.cli.target import ClusterTarget
 from apparate.contract.conditions import Reason
 from apparate.service.kube import KubeError
@@ -157,3 +157,11 @@ def test_a_cluster_without_the_chart_is_told_by_name() -> None:
     for ask in (target.views, lambda: target.view("vision")):
         with pytest.raises(CommandError, match="has no EarlyExitModels; install the chart first"):
             ask()
+
+
+def test_a_table_that_goes_into_a_pipe_is_whole(capsys):
+    long = ["a-namespace-of-a-length-that-happens/a-model-of-a-length-that-happens", "x" * 300, "[red]not markup[/red]"]
+    table("Models", ("model", "why", "more"), [tuple(long), ("b", "c", "d")])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(any(word in line for line in lines) for word in long)
+    assert len(lines) == 7 and len({len(line) for line in lines[1:]}) == 1

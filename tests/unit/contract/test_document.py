@@ -92,10 +92,44 @@ def test_the_same_model_twice_is_refused():
         (b"a: &a [*a]\n", "an alias within itself"),
         (b"[" * 3000, "too deep"),
         (b"a: 2026-99-99\n", "not YAML: month must be"),
-        (b"spec:\n  budget: {}\n  budget: {}\n", ":2: budget is there twice"),
+        (b"spec:\n  budget: {}\n  budget: {}\n", ":3: budget is there twice"),
     ],
 )
 def test_a_file_that_yaml_stumbles_over_is_named(tmp_path: Path, text: bytes, words: str) -> None:
     (tmp_path / "m.yaml").write_bytes(text)
     with pytest.raises(InvalidDocument, match=rf"m\.yaml.*{words}"):
         load_documents(tmp_path / "m.yaml")
+
+
+def a_bomb(levels):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, levels)]
+    return "\n".join(lines)
+
+
+def test_aliases_that_stand_for_very_much_are_refused_before_they_are_expanded():
+    with pytest.raises(InvalidDocument, match=r"model\.yaml:1: has \d{20,} values once its aliases .* at most 100000"):
+        parse(a_bomb(40))
+
+
+def test_merged_aliases_that_stand_for_very_much_are_refused_too():
+    lines = ["a0: &a0 {x: 1}"] + [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 30)]
+    with pytest.raises(InvalidDocument, match="values once its aliases"):
+        parse("\n".join(lines))
+
+
+def test_an_alias_for_something_small_is_expanded():
+    text = GOOD.replace("name: image,", "name: &n image,").replace("data: file:frames.npz", "data: *n")
+    assert parse(text)[0].model.spec.bootstrap.data == "image"
+
+
+def test_a_mapping_with_very_many_keys_is_read_in_time():
+    with pytest.raises(InvalidDocument, match="k0 is not a field") as refused:
+        parse(GOOD + "".join(f"k{i}: 1\n" for i in range(20_000)))
+    assert str(refused.value).splitlines()[-1] == "model.yaml: and 19980 more"
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path):
+    (tmp_path / "model.yaml").write_bytes(b"#" * (4 * 2**20 + 1))
+    with pytest.raises(InvalidDocument, match=r"has 4194305 bytes, at most 4194304 are read"):
+        load_documents(tmp_path / "model.yaml")

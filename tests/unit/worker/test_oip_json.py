@@ -114,3 +114,32 @@ def test_an_answer_may_mix_json_and_binary():
     assert header["outputs"][0]["parameters"] == {"binary_data_size": 8}
     assert header["outputs"][1]["data"] == [3]
     assert np.frombuffer(content[length:], np.float32).tolist() == [1, 1]
+
+
+NULLS = {"id": None, "parameters": None, "outputs": None}
+
+
+@pytest.mark.parametrize("field", NULLS)
+def test_an_optional_field_that_is_null_is_as_if_it_were_missing(field):
+    given, without = (parse(body(**more)[0], None, "m", "") for more in ({field: None}, {}))
+    assert (given.request.id, given.request.outputs, given.request.parameters, given.binary) == (
+        without.request.id,
+        without.request.outputs,
+        without.request.parameters,
+        without.binary,
+    )
+
+
+def test_optional_fields_of_tensors_may_be_null_too():
+    nothing = {"binary_data_size": None, "shared_memory_region": None}
+    outputs = [{"name": "p", "parameters": {"binary_data": None, "classification": None}}]
+    inputs = [{**JSON_X, "parameters": None}, {**JSON_X, "name": "y", "parameters": nothing}]
+    parameters = {"binary_data_output": True, "timeout": None}
+    parsed = parse(body(*inputs, outputs=outputs, parameters=parameters)[0], None, "m", "")
+    assert (list(parsed.request.inputs), parsed.binary) == (["x", "y"], {"p"})
+
+
+@pytest.mark.parametrize("field", ["inputs"])
+def test_a_field_that_must_be_there_may_not_be_null(field):
+    with pytest.raises(InvalidRequest, match=f"{field} must be a list"):
+        parse(json.dumps({field: None}).encode(), None, "m", "")

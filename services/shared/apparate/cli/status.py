@@ -12,6 +12,7 @@ import typer
 from apparate.cli.target import AsJson, Context, Everywhere, Kubeconfig, Name, Namespace, Url, choose, key_of
 
 UNREMARKABLE = ("NoTraffic", "NotEnoughFeedback")  # reasons for which a condition is not known though all is well
+WIDEST = 100_000  # characters of a table that goes into a file or a pipe; a message has 4,096 at most
 COLUMNS = ("model", "plan", "on it", "ramps", "exits", "loss", "saving", "window")
 
 
@@ -101,11 +102,17 @@ def per_cent(ratio: float | None) -> str:
 
 
 def table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    """Print a table."""
+    """Print a table: as wide as the terminal is, or as its content when nobody looks at one."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    shown = Table(*columns, title=title, title_justify="left")
-    for row in rows:
-        shown.add_row(*row)
-    Console().print(shown)
+    console = Console(highlight=False)
+    shown = Table(title=title, title_justify="left")
+    for column in columns:
+        shown.add_column(column, no_wrap=not console.is_terminal)
+    for one in rows:
+        shown.add_row(*map(escape, one))
+    if not console.is_terminal:
+        console.width = max(console.measure(shown, options=console.options.update(max_width=WIDEST)).maximum, 1)
+    console.print(shown)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,11 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
+
+
+MAX_BYTES = 4 * 2**20  # of a file; the API server takes some 1.5 MB of one object
+MAX_NODES = 100_000  # of a document, aliases expanded; one with a thousand tensors has 10,000
+MAX_TOLD = 20  # mistakes of a document; a person mends no more at once, and finding each one's line takes its time
 
 
 class InvalidDocument(ValueError):
@@ -66,6 +72,8 @@ class Document:
 def load_documents(path: Path) -> list[Document]:
     """Every EarlyExitModel of a YAML file. Raises InvalidDocument, and OSError when the file cannot be read."""
     try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InvalidDocument(f"{path}: has {path.stat().st_size} bytes, at most {MAX_BYTES} are read")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InvalidDocument(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
@@ -85,14 +93,14 @@ def parse_documents(text: str, *, origin: str, base: Path) -> list[Document]:
     if not nodes:
         raise InvalidDocument(f"{origin}: has no document")
     found = [Document(_validate(node, origin), base) for node in nodes]
-    keys = [document.model.key for document in found]
-    for key in keys:
-        if keys.count(key) > 1:
+    for key, times in Counter(document.model.key for document in found).items():
+        if times > 1:
             raise InvalidDocument(f"{origin}: {key} is there twice")
     return found
 
 
 def _validate(node: yaml.Node, origin: str) -> EarlyExitModel:
+    _refuse_bomb(node, origin)
     _refuse_twice(node, origin)
     loader = _Loader("")
     try:
@@ -106,8 +114,39 @@ def _validate(node: yaml.Node, origin: str) -> EarlyExitModel:
     try:
         return EarlyExitModel.model_validate_json(text, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        lines = [_describe(dict(one), node, origin) for one in error.errors()]
+        mistakes = error.errors()
+        lines = [_describe(dict(one), node, origin) for one in mistakes[:MAX_TOLD]]
+        if len(mistakes) > MAX_TOLD:
+            lines.append(f"{origin}: and {len(mistakes) - MAX_TOLD} more")
         raise InvalidDocument("\n".join(lines)) from None
+
+
+def _refuse_bomb(node: yaml.Node, origin: str) -> None:
+    """Refuse a document that is too large once its aliases are expanded; a few lines can stand for gigabytes."""
+    sizes: dict[int, int] = {}
+    todo, within = [(node, False)], set()
+    while todo:
+        one, seen_inside = todo.pop()
+        inside = _inside(one)
+        if seen_inside:
+            within.discard(id(one))
+            sizes[id(one)] = 1 + sum(sizes[id(part)] for part in inside)
+        elif id(one) in within:
+            raise InvalidDocument(f"{origin}:{node.start_mark.line + 1}: an alias within itself")
+        elif id(one) not in sizes:
+            within.add(id(one))
+            todo += [(one, True), *((part, False) for part in inside)]
+    if sizes[id(node)] > MAX_NODES:
+        raise InvalidDocument(
+            f"{origin}:{node.start_mark.line + 1}: has {sizes[id(node)]} values once its aliases (*name) are expanded, "
+            f"at most {MAX_NODES} are read"
+        )
+
+
+def _inside(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
 def _refuse_twice(node: yaml.Node, origin: str) -> None:
@@ -121,11 +160,14 @@ def _refuse_twice(node: yaml.Node, origin: str) -> None:
         if isinstance(one, yaml.SequenceNode):
             todo += one.value
         elif isinstance(one, yaml.MappingNode):
-            keys = [key.value for key, _ in one.value if isinstance(key, yaml.ScalarNode)]
+            keys: set[str] = set()
             for key, value in one.value:
                 todo.append(value)
-                if isinstance(key, yaml.ScalarNode) and keys.count(key.value) > 1 and key.value != "<<":
+                if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
+                    continue
+                if key.value in keys:
                     raise InvalidDocument(f"{origin}:{key.start_mark.line + 1}: {key.value} is there twice")
+                keys.add(key.value)
 
 
 def _plain(value: Any) -> Any:

@@ -7,13 +7,14 @@ import secrets
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
 from apparate.service.child import spawn
+from apparate.service.runtime_folder import RuntimeFolder, remove_abandoned
 
 OLDEST = (6, 2)  # XAUTOCLAIM and XTRIM's approximate MINID came with it
+PREFIX = "apparate-redis-"  # of folders below the temporary one
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
 
@@ -90,7 +91,7 @@ class EmbeddedRedis:
         self.port = port
         self.max_memory = max_memory
         self._password = secrets.token_urlsafe(24)
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: RuntimeFolder | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -115,7 +116,8 @@ class EmbeddedRedis:
         if self.running:
             return self
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="apparate-redis-", ignore_cleanup_errors=True)
+            remove_abandoned(PREFIX)
+            self._folder = RuntimeFolder(PREFIX)
         attempts = 1 if self.port else 3  # somebody may take a free port between our look and the start
         for attempt in range(attempts):
             port = self.port or free_port()
@@ -132,7 +134,7 @@ class EmbeddedRedis:
 
     def _launch(self, port: int) -> None:
         assert self._folder is not None
-        log = Path(self._folder.name) / "redis.log"
+        log = self._folder.path / "redis.log"
         process = spawn(
             [str(self.binary), "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -154,7 +156,7 @@ class EmbeddedRedis:
             "bind 127.0.0.1",
             f"port {port}",
             f"requirepass {self._password}",
-            f"dir {self._folder.name}",
+            f"dir {self._folder.path}",
             f"logfile {log}",
             "daemonize no",
             f"maxmemory {self.max_memory}",

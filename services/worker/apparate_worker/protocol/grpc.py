@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import grpc
 
-from apparate.service.telemetry import get_logger
+from apparate.service.telemetry import Faults, get_logger
 from apparate_proto.inference import open_inference_pb2 as pb
 from apparate_proto.inference import open_inference_pb2_grpc as pb_grpc
 from apparate_worker.errors import InvalidRequest, WorkerError
@@ -39,6 +39,7 @@ class GrpcFace(pb_grpc.GRPCInferenceServiceServicer):
 
     def __init__(self, dataplane: Dataplane, count: Callable[[int], None] = lambda _: None) -> None:
         self._plane, self._count = dataplane, count
+        self._faults = Faults(log)
 
     async def ServerLive(self, request: Any, context: Context[Any, Any]) -> Any:
         """Whether the device thread turns."""
@@ -78,8 +79,8 @@ class GrpcFace(pb_grpc.GRPCInferenceServiceServicer):
         except asyncio.CancelledError:
             self._count(499)
             raise
-        except Exception as error:
-            log.error("request failed", error=str(error), exc_info=error)
+        except Exception as error:  # noqa: BLE001 - outermost: told with its traceback, and answered
+            self._faults("request failed", error)
             self._count(500)
             await context.abort(grpc.StatusCode.INTERNAL, "internal error")
         self._count(200)

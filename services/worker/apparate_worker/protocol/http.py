@@ -10,8 +10,9 @@ from typing import Any
 
 import orjson
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from apparate.service.telemetry import METRICS_CONTENT_TYPE, get_logger
+from apparate.service.telemetry import METRICS_CONTENT_TYPE, Faults, get_logger
 from apparate_worker.errors import InvalidRequest, NotReady, TooLarge, WorkerError
 from apparate_worker.protocol.dataplane import VERSION, Dataplane
 from apparate_worker.protocol.oip_json import parse, render
@@ -45,6 +46,7 @@ class HttpFace:
         count: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._plane, self._max_body_bytes, self._metrics, self._count = dataplane, max_body_bytes, metrics, count
+        self._faults = Faults(log)
         self.draining = False
         """Whether answers ask clients to close their connections."""
 
@@ -131,8 +133,8 @@ class HttpFace:
             self._count(gone.status)
             await self._refuse(send, gone)
             return
-        except Exception as error:
-            log.error("request failed", error=str(error), exc_info=error)
+        except Exception as error:  # noqa: BLE001 - outermost: told with its traceback, and answered
+            self._faults("request failed", error)
             self._count(500)
             await self._reply(send, 500, {"error": "internal error"})
             return
@@ -256,11 +258,18 @@ class HttpServer(uvicorn.Server):
         yield
 
 
+class _Http(HttpToolsProtocol):
+    """A request to speak another protocol is answered over HTTP/1.1, as RFC 9110 has it, and is nobody's fault."""
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing: any client could fill the log."""
+
+
 def http_server(face: HttpFace) -> HttpServer:
     """A server for sockets that its caller has bound: `await server.serve([socket])`."""
     config = uvicorn.Config(
         face,
-        http="httptools",
+        http=_Http,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -39,14 +39,14 @@ def parse(body: bytes, header_length: int | None, model: str, version: str) -> P
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the request is not JSON: {error}") from None
     _expect(header, dict, "the request")
-    parameters = _expect(header.get("parameters", {}), dict, "parameters")
-    request = InferRequest(model, version, _expect(header.get("id", ""), str, "id"), parameters=parameters)
+    parameters = _parameters(header, "parameters")
+    request = InferRequest(model, version, _optional(header, "id", str, "id"), parameters=parameters)
     at = header_length
     for tensor in _expect(header.get("inputs"), list, "inputs"):
         at = _input(request, tensor, view, at)
     if at != len(body):
         raise InvalidRequest(f"{len(body) - at} bytes follow the last tensor's binary data")
-    return ParsedRequest(request, _outputs(request, header.get("outputs", []), bool(parameters.get(BINARY_OUTPUT))))
+    return ParsedRequest(request, _outputs(request, header, bool(parameters.get(BINARY_OUTPUT))))
 
 
 def _input(request: InferRequest, tensor: Any, view: memoryview, at: int) -> int:
@@ -57,7 +57,7 @@ def _input(request: InferRequest, tensor: Any, view: memoryview, at: int) -> int
         raise InvalidRequest(f"input {name!r:.80} is there twice")
     datatype = _expect(tensor.get("datatype"), str, f"datatype of input {name!r:.80}")
     shape = _expect(tensor.get("shape"), list, f"shape of input {name!r:.80}")
-    parameters = _expect(tensor.get("parameters", {}), dict, f"parameters of input {name!r:.80}")
+    parameters = _parameters(tensor, f"parameters of input {name!r:.80}")
     if any(key.startswith("shared_memory") for key in parameters):
         raise InvalidRequest(f"input {name!r:.80}: shared memory is not supported")
     size = parameters.get(BINARY_SIZE)
@@ -70,13 +70,13 @@ def _input(request: InferRequest, tensor: Any, view: memoryview, at: int) -> int
     return at + size
 
 
-def _outputs(request: InferRequest, outputs: Any, all_binary: bool) -> frozenset[str] | None:
+def _outputs(request: InferRequest, header: dict[str, Any], all_binary: bool) -> frozenset[str] | None:
     """Note the outputs that are wanted; which of them as binary data."""
     names, binary = [], set()
-    for output in _expect(outputs, list, "outputs"):
+    for output in _optional(header, "outputs", list, "outputs"):
         _expect(output, dict, "each of outputs")
         name = _expect(output.get("name"), str, "the name of an output")
-        parameters = _expect(output.get("parameters", {}), dict, f"parameters of output {name!r:.80}")
+        parameters = _parameters(output, f"parameters of output {name!r:.80}")
         if "classification" in parameters or any(key.startswith("shared_memory") for key in parameters):
             raise InvalidRequest(f"output {name!r:.80}: classification and shared memory are not supported")
         names.append(name)
@@ -90,6 +90,17 @@ def _expect(value: Any, kind: type[Any], what: str) -> Any:
     if not isinstance(value, kind):
         raise InvalidRequest(f"{what} must be {WORDS[kind.__name__]}, this is {type(value).__name__}")
     return value
+
+
+def _optional(given: dict[str, Any], name: str, kind: type[Any], what: str) -> Any:
+    """An optional field; null, which many clients write for what they do not set, is as if it were missing."""
+    value = given.get(name)
+    return kind() if value is None else _expect(value, kind, what)
+
+
+def _parameters(given: dict[str, Any], what: str) -> dict[str, Any]:
+    """Those parameters that are set."""
+    return {name: value for name, value in _optional(given, "parameters", dict, what).items() if value is not None}
 
 
 def render(response: InferResponse, binary: frozenset[str] | None) -> tuple[bytes, int | None]:
