@@ -14,7 +14,7 @@ import torch
 
 from apparate.contract.resource import TensorSpec
 from apparate.feedback import FINAL
-from apparate.service.telemetry import get_logger
+from apparate.service.telemetry import Faults, get_logger
 from apparate_worker.batching import Batcher, Item, stack
 from apparate_worker.engine import Engine, Output, Schedule
 from apparate_worker.errors import InferenceFailed, NotReady, WorkerError, words_of
@@ -82,6 +82,7 @@ class DeviceThread:
         self.beat = time.monotonic()
         """When the thread last showed that it turns."""
         self.served = 0
+        self._faults = Faults(log)
         self._lost = False
         self._max_batch, self._tail_batch = max_batch, TAIL_BATCHES * max_batch
         self._remaining_ms = remaining_ms
@@ -162,7 +163,7 @@ class DeviceThread:
         self._break([one])
         left = [one.items[row] for row in one.release.rest()]
         if len(one.items) == 1:
-            log.warning("the model raised on a request", error=str(error), exc_info=error)
+            self._faults("the model raised on a request", error)
             self._tell(self._fail, left, InferenceFailed(f"the model raised on this request: {words_of(error)}"))
             return
         for item in left:
@@ -242,7 +243,7 @@ class DeviceThread:
         except Exception as error:
             if is_fatal(error):
                 raise
-            log.warning("the model raised on requests that were answered", error=str(error), exc_info=error)
+            self._faults("the model raised on requests that were answered", error)
             self._break([one for flight in flights for one, _ in flight.parts])
 
     def _take(self, output: Output, flight: Flight) -> bool:
