@@ -15,6 +15,7 @@ Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
 Bools = npt.NDArray[np.bool_]
 
+EVERY = slice(None)
 FINAL = -1  # exit index of a request whose answer was the model's own
 
 
@@ -80,7 +81,7 @@ class FeedbackBatch:
     @cached_property
     def released_wrong(self) -> Bools:
         """[N] answers that left early and disagree with the model's own."""
-        if not self.ramps:
+        if not self.ramps or not (self.exits != FINAL).any():
             return np.zeros(len(self), bool)
         left_here = self.exits[:, None] == np.array(self.ramps)
         found: Bools = (left_here & (self.labels != self.final_labels[:, None])).any(axis=1)
@@ -139,6 +140,7 @@ class FeedbackWindow:
         self._batch = np.ones(size, np.int32)
         self._wrong = np.zeros(size, bool)
         self._exited = np.zeros(size, bool)
+        self._last_layout: tuple[object, slice | list[int], Bools] | None = None
         self.added = 0
         """Records ever added."""
 
@@ -149,24 +151,40 @@ class FeedbackWindow:
         """Append a batch, pushing out the oldest records. Raises InvalidFeedback for a ramp beyond the catalog."""
         if batch.ramps and batch.ramps[-1] >= self.ramps:
             raise InvalidFeedback(f"ramp {batch.ramps[-1]} is not in a catalog of {self.ramps} ramps")
-        rows = np.arange(self.added, self.added + len(batch))[-self.size :] % self.size
-        kept, columns = slice(len(batch) - len(rows), None), list(batch.ramps)
-        agree = (batch.labels == batch.final_labels[:, None])[kept]
-        if len(columns) == self.ramps:
-            self._errors[rows], self._agree[rows], self._labels[rows] = batch.errors[kept], agree, batch.labels[kept]
-            self._shadow[rows] = batch.shadow
-        elif columns:
-            self._errors[rows] = np.nan
-            cells = (rows[:, None], columns)
-            self._errors[cells], self._agree[cells], self._labels[cells] = batch.errors[kept], agree, batch.labels[kept]
-            self._shadow[cells] = batch.shadow
-        else:
-            self._errors[rows] = np.nan
-        self._final[rows] = batch.final_labels[kept]
-        self._batch[rows] = batch.padded_size
-        self._wrong[rows] = batch.released_wrong[kept]
-        self._exited[rows] = (batch.exits != FINAL)[kept]
+        count = min(len(batch), self.size)
+        start, skipped = (self.added + len(batch) - count) % self.size, len(batch) - count
+        before_end = min(count, self.size - start)
+        self._write(batch, slice(start, start + before_end), slice(skipped, skipped + before_end))
+        if before_end < count:  # around the end of the ring
+            self._write(batch, slice(0, count - before_end), slice(skipped + before_end, None))
         self.added += len(batch)
+
+    def _write(self, batch: FeedbackBatch, rows: slice, part: slice) -> None:
+        """Put some of a batch's records into rows. Slices, not indices: this is what limits the records in a second."""
+        columns, shadow = self._layout(batch)
+        if columns != EVERY:
+            self._errors[rows] = np.nan
+        if batch.ramps:
+            labels = batch.labels[part]
+            self._errors[rows, columns] = batch.errors[part]
+            self._agree[rows, columns] = labels == batch.final_labels[part, None]
+            self._labels[rows, columns] = labels
+            self._shadow[rows, columns] = shadow
+        self._final[rows] = batch.final_labels[part]
+        self._batch[rows] = batch.padded_size
+        self._wrong[rows] = batch.released_wrong[part]
+        self._exited[rows] = batch.exits[part] != FINAL
+
+    def _layout(self, batch: FeedbackBatch) -> tuple[slice | list[int], Bools]:
+        """Where the columns of a batch go and which are shadows: that of the last batch, when it is the same."""
+        known = self._last_layout
+        if known is None or known[0] != (batch.ramps, batch.shadow):
+            ramps = batch.ramps
+            together = len(ramps) > 0 and ramps[-1] - ramps[0] == len(ramps) - 1
+            columns = slice(ramps[0], ramps[-1] + 1) if together else list(ramps)
+            whole = EVERY if len(ramps) == self.ramps else columns
+            known = self._last_layout = (ramps, batch.shadow), whole, np.array(batch.shadow, bool)
+        return known[1], known[2]
 
     def _order(self, newest: int | None) -> Ints:
         count = len(self) if newest is None else min(newest, len(self))

@@ -51,7 +51,7 @@ class LossMonitor:
     def observe(self, wrong: npt.NDArray[Any]) -> bool:
         """Take the outcome of answers in order of release, True where one disagrees; whether the alarm is raised."""
         seen = 0
-        for at in np.flatnonzero(wrong).tolist():
+        for at in np.flatnonzero(wrong).tolist() if wrong.any() else ():
             self._correct(at - seen)
             self._wealth = [
                 max(w, 1.0) * (1.0 + b * (1.0 - self.budget)) for w, b in zip(self._wealth, self._bets, strict=True)
