@@ -15,6 +15,32 @@
 {{- fail "redis.enabled is false: set redis.external.url, or redis.external.existingSecret to a Secret with the URL" -}}
 {{- else if and $external.url $external.existingSecret -}}
 {{- fail "redis.external.url and redis.external.existingSecret are both set: choose one" -}}
+{{- else if .Values.redis.enabled -}}
+{{- include "apparate.redis.checkMemory" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Bytes of a quantity of Kubernetes (256Mi) or Redis (192mb); empty for one that is written in another way. */}}
+{{- define "apparate.redis.bytes" -}}
+{{- $text := ternary . (printf "%v" .) (kindIs "string" .) -}}
+{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "kb" 1024 "mb" 1048576 "gb" 1073741824 -}}
+{{- if regexMatch "^[0-9]+([.][0-9]+)?[A-Za-z]*$" $text -}}
+{{- $unit := regexFind "[A-Za-z]*$" $text -}}
+{{- if hasKey $units $unit -}}
+{{- printf "%.0f" (mulf (trimSuffix $unit $text | float64) (get $units $unit)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Memory for data has to leave room below the limit: else the kernel kills Redis before it refuses a write. */}}
+{{- define "apparate.redis.checkMemory" -}}
+{{- $limit := dig "limits" "memory" "" (.Values.redis.resources | default dict) -}}
+{{- if $limit -}}
+{{- $most := include "apparate.redis.bytes" $limit -}}
+{{- $data := include "apparate.redis.bytes" .Values.redis.maxMemory -}}
+{{- if and $most $data (ge (float64 $data) (float64 $most)) -}}
+{{- fail (printf "redis.maxMemory is %s and redis.resources.limits.memory is %v: data must leave Redis room below the limit, or it is killed; three quarters of the limit are good" .Values.redis.maxMemory $limit) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
