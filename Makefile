@@ -11,7 +11,7 @@ TOOLS := .cache/cluster/bin# links to the built Kubernetes tools
 .PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-gpu cluster-tools test-tools lint-tools control-plane lint format generate verify check lock bench bench-operator bench-delivery clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Make .venv with what requirements.lock pins (the other targets do it by themselves)
 	@tools/dev/setup.sh
