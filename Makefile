@@ -8,7 +8,7 @@ HERE := not gpu and not e2e# tiers that any machine can run
 CLUSTER := PYTHONPATH=tools/cluster $(BIN)/python -m apparate_cluster
 TOOLS := .cache/cluster/bin# links to the built Kubernetes tools
 
-.PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-gpu cluster-tools test-tools lint-tools control-plane lint format generate verify check lock bench bench-operator bench-delivery clean
+.PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-down cluster-status lint format generate verify check lock bench bench-operator bench-delivery clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,15 @@ test-tools: setup ## The part of them that tests need
 
 control-plane: test-tools ## Run a Kubernetes API on loopback until Ctrl-C
 	@$(CLUSTER)
+
+cluster-up: setup ## Start a whole one-node Kubernetes with real pods, as root, and say how to use it (ARGS="--gpus 4")
+	@$(CLUSTER).node up $(ARGS)
+
+cluster-status: setup ## Say which of its processes run
+	@$(CLUSTER).node status $(ARGS)
+
+cluster-down: setup ## End it; its images stay (ARGS=--all removes them too)
+	@$(CLUSTER).node down $(ARGS)
 
 lint-tools: setup ## The part of them that linting needs
 	@$(CLUSTER).build --links $(TOOLS) helm

@@ -15,7 +15,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests share few cores
 
 from apparate.service.redis_server import NoRedisServer, find
-from support import kube
+from support import kube, node
 from support.redis import RedisServer, a_redis_server
 
 TIERS = ("redis", "cluster", "e2e", "gpu")
@@ -33,8 +33,10 @@ def missing(tier: str) -> str:
         import torch
 
         return "" if torch.cuda.is_available() else "no CUDA device"
-    if tier in ("cluster", "e2e"):
+    if tier == "cluster":
         return kube.missing()
+    if tier == "e2e":
+        return node.missing()
     return ""
 
 
@@ -51,6 +53,21 @@ def pytest_configure(config: pytest.Config) -> None:
     unknown = REQUIRED - set(TIERS)
     if unknown:
         raise pytest.UsageError(f"EEM_TEST_REQUIRE names {sorted(unknown)}, there are: {', '.join(TIERS)}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What stays together when several processes share the tests (-n): a file, and all that need what is there once."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        asked = set(getattr(item, "fixturenames", ()))
+        if "bare_control_plane" in asked:
+            together = "bare control plane"
+        elif "control_plane" in asked and os.environ.get(kube.OPT_IN):
+            together = "cluster of the user's"
+        else:
+            together = item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(together))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -88,6 +105,14 @@ def control_plane() -> Iterator[kube.Cluster]:
     need("cluster")
     with kube.a_cluster() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def bare_control_plane() -> Iterator[kube.Cluster]:
+    """A second one that the session shares, without our CRD: who installs a chart there takes it all away again."""
+    need("cluster")
+    with kube.a_control_plane() as plane:
+        yield plane
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
 """A real Kubernetes on one machine, for tests and development: its binaries, its certificates, its processes.
 
-Standard library only, and nothing of the product: what is here runs before and beside it.
+Nothing of the product: what is here runs before and beside it. Standard library only, but for two processes in `node`.
 """

@@ -76,6 +76,7 @@ ALL = (
     _kubernetes("kube-scheduler", 10),
     _kubernetes("kube-proxy", 25),
     _kubernetes("kubelet", 210, cgo=True),
+    Binary("coredns", "coredns", "github.com/coredns/coredns", "v1.13.1", 210),
 )
 BY_NAME = {binary.name: binary for binary in ALL}
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")

@@ -8,6 +8,7 @@ import shutil
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import binaries
@@ -17,7 +18,7 @@ from .processes import Child, EndedEarly, free_ports, until
 READY_WITHIN_S = 90.0  # 4 s on an idle machine; a busy one gets its time
 PORT_TRIES = 3
 SERVICE_RANGE = "10.96.0.0/16"  # room for thousands of Services
-NAMES = "DNS:localhost,DNS:kubernetes.default.svc,IP:127.0.0.1,IP:10.96.0.1"
+NAMES = "DNS:localhost,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local,IP:127.0.0.1,IP:10.96.0.1"
 
 
 class ControlPlane:
@@ -26,8 +27,10 @@ class ControlPlane:
     `controllers` are those that the controller-manager runs, as its flag of that name says it.
     """
 
+    names = NAMES  # that the API server's certificate is good for
+
     def __init__(self, folder: Path, *, controllers: str = "*") -> None:
-        self.folder = folder
+        self.folder = self.logs = folder
         self.kubeconfig = folder / "admin.kubeconfig"
         self.children: list[Child] = []
         self.url = ""
@@ -50,6 +53,18 @@ class ControlPlane:
             except BaseException:
                 self.stop()
                 raise
+
+    def apiserver_flags(self, authority: Authority) -> Sequence[str]:
+        """What a cluster with nodes adds to the API server's flags; of two for the same thing the later one counts."""
+        return ()
+
+    def user(self, authority: Authority, name: str, subject: str) -> Path:
+        """The kubeconfig of a new user, who is `subject` ("/O=group/CN=user")."""
+        path = self.folder / f"{name}.kubeconfig"
+        path.touch(mode=0o600)
+        certificate, key = authority.issue(name, subject, usage="clientAuth")
+        path.write_text(kubeconfig(self.url, authority.certificate, certificate, key))
+        return path
 
     def _take_folder(self) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -79,7 +94,7 @@ class ControlPlane:
         self._start_controller_manager(authority, manager)
 
     def _child(self, name: str, *flags: str) -> Child:
-        child = Child(name, [binaries.find(name), *flags], log=self.folder / f"{name}.log")
+        child = Child(name, [binaries.find(name), *flags], log=self.logs / f"{name}.log")
         self.children.append(child)
         return child
 
@@ -98,14 +113,14 @@ class ControlPlane:
             f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
             f"--initial-cluster=default=http://127.0.0.1:{peer}",
         )
-        until(lambda: _answers(f"http://127.0.0.1:{client}/health"), etcd, READY_WITHIN_S)
+        until(lambda: answers(f"http://127.0.0.1:{client}/health"), etcd, READY_WITHIN_S)
 
     def _start_apiserver(self, authority: Authority, port: int, etcd: int) -> None:
-        certificate, key = authority.issue("apiserver", "/CN=kube-apiserver", usage="serverAuth", addresses=NAMES)
+        certificate, key = authority.issue("apiserver", "/CN=kube-apiserver", usage="serverAuth", addresses=self.names)
         tokens_public, tokens_private = authority.signing_pair("service-accounts")
         admin = authority.issue("admin", "/O=system:masters/CN=admin", usage="clientAuth")
-        self.kubeconfig.write_text(_kubeconfig(self.url, authority.certificate, *admin))
-        self.kubeconfig.chmod(0o600)
+        self.kubeconfig.touch(mode=0o600)
+        self.kubeconfig.write_text(kubeconfig(self.url, authority.certificate, *admin))
         apiserver = self._child(
             "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{etcd}",
@@ -125,19 +140,16 @@ class ControlPlane:
             f"--service-account-key-file={tokens_public}",
             f"--service-account-signing-key-file={tokens_private}",
             "--profiling=false",
+            *self.apiserver_flags(authority),
         )
         trusted = ssl.create_default_context(cafile=str(authority.certificate))
         trusted.load_cert_chain(*map(str, admin))
-        until(lambda: _answers(f"{self.url}/readyz", trusted), apiserver, READY_WITHIN_S)
+        until(lambda: answers(f"{self.url}/readyz", trusted), apiserver, READY_WITHIN_S)
 
     def _start_controller_manager(self, authority: Authority, port: int) -> None:
-        user = authority.issue("controller-manager", "/CN=system:kube-controller-manager", usage="clientAuth")
-        kubeconfig = self.folder / "controller-manager.kubeconfig"
-        kubeconfig.write_text(_kubeconfig(self.url, authority.certificate, *user))
-        kubeconfig.chmod(0o600)
         manager = self._child(
             "kube-controller-manager",
-            f"--kubeconfig={kubeconfig}",
+            f"--kubeconfig={self.user(authority, 'controller-manager', '/CN=system:kube-controller-manager')}",
             f"--controllers={self._controllers}",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
@@ -155,10 +167,11 @@ class ControlPlane:
         )
         insecure = ssl.create_default_context()
         insecure.check_hostname, insecure.verify_mode = False, ssl.CERT_NONE  # its own, self-signed, on loopback
-        until(lambda: _answers(f"https://127.0.0.1:{port}/healthz", insecure), manager, READY_WITHIN_S)
+        until(lambda: answers(f"https://127.0.0.1:{port}/healthz", insecure), manager, READY_WITHIN_S)
 
 
-def _answers(url: str, context: ssl.SSLContext | None = None) -> bool:
+def answers(url: str, context: ssl.SSLContext | None = None) -> bool:
+    """Whether a GET of `url` says 200."""
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if context:
         handlers.append(urllib.request.HTTPSHandler(context=context))
@@ -169,7 +182,9 @@ def _answers(url: str, context: ssl.SSLContext | None = None) -> bool:
         return False
 
 
-def _kubeconfig(url: str, authority: Path, certificate: Path, key: Path) -> str:
+def kubeconfig(url: str, authority: Path, certificate: Path, key: Path) -> str:
+    """The text of a kubeconfig that has everything in itself."""
+
     def encoded(path: Path) -> str:
         return base64.b64encode(path.read_bytes()).decode()
 

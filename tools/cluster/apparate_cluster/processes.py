@@ -32,18 +32,34 @@ class Child:
     """One process with a log file. The kernel kills it when the thread that started it ends, however that ends."""
 
     def __init__(
-        self, name: str, command: Sequence[str | Path], *, log: Path, environ: Mapping[str, str] | None = None
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        log: Path,
+        environ: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self.name, self.log = name, log
-        with log.open("ab") as out:
-            self.popen = subprocess.Popen(
-                [str(part) for part in command],
+        self._command, self._environ, self._pass = [str(part) for part in command], environ, tuple(pass_fds)
+        self.popen = self._start()
+
+    def again(self) -> None:
+        """Start it once more, after its end."""
+        self.stop()
+        self.popen = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as out:
+            return subprocess.Popen(
+                self._command,
                 stdin=subprocess.DEVNULL,
-                env=environ,
+                env=self._environ,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the parent, which stops its children in order
                 preexec_fn=_die_with_parent,  # safe before other threads start
+                pass_fds=self._pass,
             )
 
     def check(self) -> None:

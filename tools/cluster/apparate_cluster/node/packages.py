@@ -1,0 +1,115 @@
+"""What a one-node cluster takes from the machine: Debian packages, rights, kernel features."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from . import network
+
+BUSYBOX = Path("/bin/busybox")
+POLICY = Path("/usr/sbin/policy-rc.d")  # Debian asks it whether a service may start when its package is installed
+NAMESPACES = (
+    "unshare",
+    "--net",
+    "--mount",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+    "--propagation=private",
+)
+
+
+class CannotRun(RuntimeError):
+    """The machine cannot have such a cluster; the text says what it needs."""
+
+
+def _program(name: str) -> Callable[[], bool]:
+    return lambda: shutil.which(name, path=search_path()) is not None
+
+
+def _static_busybox() -> bool:
+    """Whether busybox runs where there is nothing else: it is all that the images have."""
+    return BUSYBOX.exists() and b"/ld-" not in BUSYBOX.read_bytes()[:4096]
+
+
+NEEDED: dict[str, Callable[[], bool]] = {
+    "busybox-static": _static_busybox,
+    "containerd": _program("containerd"),
+    "containernetworking-plugins": (network.PLUGINS / "bridge").exists,
+    "iproute2": _program("ip"),
+    "iptables": _program("iptables"),
+    "openssl": _program("openssl"),
+    "runc": _program("runc"),
+    "util-linux": _program("unshare"),
+}
+
+
+def search_path() -> str:
+    """PATH, and where the tools of root lie."""
+    return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"
+
+
+def missing() -> list[str]:
+    """Names of the Debian packages that are not there, nor what they bring from elsewhere."""
+    return [package for package, there in NEEDED.items() if not there()]
+
+
+def why_not() -> str:
+    """Why the machine cannot run a cluster, whatever is installed; empty when it can."""
+    if os.geteuid() != 0:
+        return "a one-node cluster needs root: its pods have users, mounts and a network of their own"
+    if shutil.which("unshare"):
+        tried = subprocess.run([*NAMESPACES, "true"], capture_output=True, text=True, check=False)
+        if tried.returncode:
+            return f"the kernel gives no namespaces here ({tried.stderr.strip()}): a container needs --privileged"
+    return ""
+
+
+def install(say: Callable[[str], None]) -> None:
+    """Install what is missing, on Debian. Raises CannotRun with what is needed."""
+    lacking = missing()
+    if not lacking:
+        return
+    if not shutil.which("apt-get"):
+        raise CannotRun(
+            f"not found here: what Debian has in the packages {' '.join(lacking)}; install it and try again"
+        )
+    say(f"installing Debian packages: {' '.join(lacking)}")
+    with _no_service_starts():
+        answer = _apt("install", *lacking)
+        if answer.returncode:
+            _apt("update")
+            answer = _apt("install", *lacking)
+    if answer.returncode:
+        raise CannotRun(f"apt-get install {' '.join(lacking)} failed:\n{answer.stderr.strip()}")
+    if (
+        "containerd" in lacking and Path("/run/systemd/system").exists()
+    ):  # the cluster has its own, this would wait idle
+        subprocess.run(["systemctl", "disable", "--quiet", "containerd"], check=False)
+    if still := missing():
+        raise CannotRun(f"installed, yet not usable: {' '.join(still)}")
+
+
+def _apt(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["apt-get", "--quiet", "--yes", "--no-install-recommends", *arguments]
+    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+
+@contextlib.contextmanager
+def _no_service_starts() -> Iterator[None]:
+    if POLICY.exists():  # the owner of the machine has said something: leave it
+        yield
+        return
+    POLICY.write_text("#!/bin/sh\nexit 101\n")
+    POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        POLICY.unlink()
