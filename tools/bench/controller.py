@@ -1,8 +1,9 @@
-"""Speed of the controller's part: records decoded and fed in a second, and the time from feedback to a published plan.
+"""Speed of the controller's part: records fed in a second, and the time from feedback to a published plan.
 
     python tools/bench/controller.py [--seconds 3]
 
-Prints one JSON object. The latency is measured on a redis-server of its own: from just before the XADD of the batch
+Prints one JSON object. `session`: batches that were decoded beforehand; `intake`: stream entries, with decoding and the
+position of the worker. The latency is measured on a redis-server of its own: from just before the XADD of the batch
 that triggers a decision to the moment a reader of the plan stream has the new plan, with the session that ships.
 """
 
@@ -16,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
@@ -50,6 +52,7 @@ SPEC = Spec(
     model=ModelSource(source="w", entrypoint="a:b", inputs=(TensorSpec(name="x", datatype="FP32", shape=(1,)),)),
     bootstrap=Bootstrap(data="d.npz"),
 )
+PAUSED = SPEC.model_copy(update={"adaptation": SPEC.adaptation.model_copy(update={"paused": True})})
 DOCUMENT = EarlyExitModel(metadata=Metadata(name="bench"), spec=SPEC)
 
 
@@ -78,14 +81,25 @@ def batches(size: int, ramps: tuple[int, ...], revision: int = 1) -> Iterator[Fe
         seq += 1
 
 
+def feeding(size: int, seconds: float, *, columns: int) -> dict[str, float]:
+    """Records a second that a session takes from decoded batches when no decision is due."""
+    session = ModelSession(CATALOG, PAUSED, Plan(0))
+    session.start()
+    made = list(islice(batches(size, tuple(range(columns)), session.plan.revision), 2000))
+    fed, spent = 0, 0.0
+    while spent < seconds:
+        fresh = [replace(batch) for batch in made]  # nothing is known of them yet
+        started = time.perf_counter()
+        for batch in fresh:
+            session.feed(batch)
+        spent += time.perf_counter() - started
+        fed += len(fresh) * size
+    return {"batch": size, "ramps": columns, "records_per_s": round(fed / spent)}
+
+
 def throughput(size: int, seconds: float, *, deciding: bool) -> dict[str, float]:
     """Records a second through decoding, position keeping and the session; with or without its decisions."""
-    spec = (
-        SPEC
-        if deciding
-        else SPEC.model_copy(update={"adaptation": SPEC.adaptation.model_copy(update={"paused": True})})
-    )
-    session = ModelSession(CATALOG, spec, Plan(0))
+    session = ModelSession(CATALOG, SPEC if deciding else PAUSED, Plan(0))
     session.start()
     ramps = session.plan.active
     made = batches(size, ramps, session.plan.revision)
@@ -192,6 +206,7 @@ def main() -> None:
     asked = parser.parse_args()
     configure_logging("ERROR")
     found: dict[str, object] = {
+        "session": [feeding(size, asked.seconds, columns=columns) for size in (8, 32) for columns in (RAMPS, 3)],
         "intake": [throughput(size, asked.seconds, deciding=False) for size in (8, 32)],
         "intake_with_decisions": [throughput(size, asked.seconds, deciding=True) for size in (8, 32)],
     }

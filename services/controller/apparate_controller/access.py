@@ -57,7 +57,7 @@ class Access:
         was, refused = before is not None and not before.error.passing, failed is not None and not failed.passing
         if failed is not None and refused and not was:
             log.error("Kubernetes refuses", right=str(right), why=_why(failed))
-        elif error is None and was:
+        elif failed is None and was:
             log.info("Kubernetes allows it again", right=str(right))
 
     def problems(self) -> dict[str, str]:

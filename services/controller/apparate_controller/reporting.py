@@ -96,8 +96,9 @@ def feedback_flowing(
         return (
             False,
             Reason.FEEDBACK_REFUSED,
-            f"feedback comes, but none for {timeout_s:.0f} s could be used: {trouble.refused}; it is counted in "
-            "apparate_feedback_refused_total, and workers of another version or catalog have to be replaced",
+            f"feedback comes, but none for {timeout_s:.0f} s could be used: {trouble.refused}; by cause counted in "
+            "apparate_feedback_refused_total: undecodable and catalog pass when all workers run this version and "
+            "catalog, failed is a fault of the controller, see its log",
         )
     if not workers:
         return None, Reason.NO_WORKERS, "no worker is heard of"

@@ -12,7 +12,8 @@ import pytest
 
 from apparate.cli.errors import CommandError
 from apparate.cli.main import run
-from apparate.cli.status import UNREMARKABLE, news, table
+from apparate.cli.status import UNREMARKABLE, news
+from apparate.cli.tables import table
 from apparate.cli.target import ClusterTarget
 from apparate.contract.conditions import Reason
 from apparate.service.kube import KubeError

@@ -26,6 +26,7 @@ from apparate_controller.sinks.shares import TYPES, in_order, share_in, with_bou
 EVERY_S = 1.0  # between writes of one status; the first after a quiet second does not wait
 ATTEMPTS = 5  # when others write the same object at the same moment
 RETRY_S = (0.5, 30.0)  # first and longest pause after a write that failed
+UNWRITTEN_S = 10.0  # shorter failures are nobody's business: the next attempt mends them
 T = TypeVar("T")
 log = get_logger(__name__)
 
@@ -60,8 +61,7 @@ class StatusSink:
         self._lock = asyncio.Lock()
         self._changed = asyncio.Event()
         self._next_at = 0.0
-        self.problem = ""
-        """Why what was reported is not in the status; empty when it is."""
+        self._unwritten, self._unwritten_since = "", 0.0
 
     def see(self, thing: Json) -> None:
         """Take note of the object as it is now; an older one than is known, or another of its name, is ignored."""
@@ -119,6 +119,12 @@ class StatusSink:
         """Whether there is a condition of that type."""
         return any(one.type == kind for one in self._conditions)
 
+    @property
+    def problem(self) -> str:
+        """Why what was reported is not in the status for some time; empty when it is."""
+        lasting = self._unwritten and time.monotonic() - self._unwritten_since >= UNWRITTEN_S
+        return f"its status is not written: {self._unwritten}" if lasting else ""
+
     async def run(self) -> None:
         """Write what differs, until cancelled."""
         pause, longest = RETRY_S
@@ -127,13 +133,15 @@ class StatusSink:
             self._changed.clear()
             try:
                 await self._settle()
-                if self.problem:
+                if self._unwritten:
                     log.info("status is written again", model=f"{self._namespace}/{self._name}")
-                self.problem, pause = "", RETRY_S[0]
+                self._unwritten, pause = "", RETRY_S[0]
             except KubeError as error:
-                if (said := f"status is not written: {error}") != self.problem:
+                if not self._unwritten:
+                    self._unwritten_since = time.monotonic()
+                if self._unwritten != str(error):
                     log.warning("status was not written", model=f"{self._namespace}/{self._name}", error=str(error))
-                self.problem = said
+                self._unwritten = str(error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, longest)
                 self._changed.set()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from apparate.cli.status import table
+from apparate.cli.tables import table
 from apparate.cli.target import AsJson, Context, Kubeconfig, Name, Namespace, Url, choose, key_of
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from apparate.cli.errors import BAD_INPUT, CommandError
+from apparate.cli.tables import table
 from apparate.contract.document import Document, InvalidDocument, load_documents
 
 if TYPE_CHECKING:
@@ -149,20 +150,16 @@ def _line(name: str, step: Step) -> None:
 
 
 def _table(document: Document, catalog: Any) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"{document.model.metadata.name}: {catalog.ramps} ramps in {document.prepared}")
-    for column in ("ramp", "layer", "pooling", "reached at", "cost", "agrees", "could leave at 1 % loss"):
-        table.add_column(column, justify="left" if column in ("layer", "pooling") else "right")
+    numbers = ("ramp", "reached at", "cost", "agrees", "could leave at 1 % loss")
+    rows = []
     for r, ramp in enumerate(catalog.extra["ramps"]):
         reached, cost = catalog.reach_ms[0, r], catalog.overhead_ms[0, r]
         share = f"{reached:.3f} ms ({reached / catalog.full_ms[0]:.0%})"
         leave = f"{ramp['exits_at_1_percent_loss']:.0%}"
-        table.add_row(
-            str(r), ramp["layer"], ramp["pooling"], share, f"{cost:.3f} ms", f"{ramp['agreement']:.1%}", leave
-        )
-    Console(stderr=True).print(table)
+        agrees = f"{ramp['agreement']:.1%}"
+        rows.append((str(r), ramp["layer"], ramp["pooling"], share, f"{cost:.3f} ms", agrees, leave))
+    title = f"{document.model.metadata.name}: {catalog.ramps} ramps in {document.prepared}"
+    table(title, ("ramp", "layer", "pooling", *numbers[1:]), rows, right=numbers, to=sys.stderr)
 
 
 def main() -> None:

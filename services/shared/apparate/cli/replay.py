@@ -11,6 +11,7 @@ import typer
 
 from apparate.adaptation.thresholds import Method
 from apparate.cli.errors import BAD_INPUT, CommandError
+from apparate.cli.tables import table
 
 
 def replay_command(
@@ -72,21 +73,12 @@ def _indices(text: str | None) -> list[int] | None:
 
 
 def _print_table(answer: dict[str, Any], method: Method) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    rows = Table("ramp", "threshold", "leave here")
-    for ramp, threshold, rate in zip(
-        [*answer["ramps"], "model"], [*answer["thresholds"], None], answer["exit_rates"], strict=True
-    ):
-        rows.add_row(str(ramp), "" if threshold is None else f"{threshold:.4f}", f"{rate:.1%}")
-    console.print(rows)
+    leaving = zip([*answer["ramps"], "model"], [*answer["thresholds"], None], answer["exit_rates"], strict=True)
+    rows = [(str(ramp), "" if at is None else f"{at:.4f}", f"{rate:.1%}") for ramp, at, rate in leaving]
+    table("", ("ramp", "threshold", "leave here"), rows)
     skipped = f", {answer['skipped']} without feedback of all ramps left out" if answer["skipped"] else ""
-    console.print(
-        f"{method}: saving {answer['saving']:.1%}, loss {answer['loss']:.2%} on {answer['records']} records{skipped}"
-    )
+    print(f"{method}: saving {answer['saving']:.1%}, loss {answer['loss']:.2%} on {answer['records']} records{skipped}")
     if answer["upper_bound"] is not None:
-        console.print(f"certified: loss at most {answer['upper_bound']:.2%}")
+        print(f"certified: loss at most {answer['upper_bound']:.2%}")
     elif method is Method.CERTIFIED:
-        console.print("not certified: too few records, so every ramp stays closed")
+        print("not certified: too few records, so every ramp stays closed")

@@ -14,6 +14,7 @@ import typer
 
 from apparate.cli.errors import BAD_INPUT, FAILED, CommandError
 from apparate.cli.stack import LocalStack, Served, StackFailed, on_signals
+from apparate.cli.tables import table
 from apparate.contract.document import load_documents
 
 
@@ -84,18 +85,11 @@ def show(stack: LocalStack, *, as_json: bool) -> None:
         endpoints = [vars(one) for one in stack.endpoints]
         print(json.dumps({"ready": True, "endpoints": endpoints, "controller": stack.controller_url}), flush=True)
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("model", "worker", "HTTP", "gRPC", title="Serving", title_justify="left")
-    for one in stack.endpoints:
-        table.add_row(one.model, one.worker, f"http://{one.http}", one.grpc)
-    console = Console(soft_wrap=True)
-    console.print(table)
+    rows = [(one.model, one.worker, f"http://{one.http}", one.grpc) for one in stack.endpoints]
+    table("Serving", ("model", "worker", "HTTP", "gRPC"), rows)
     for one in stack.endpoints[:1]:
-        console.print(f"try:    curl http://{one.http}/v2/models/{one.model.rpartition('/')[2]}", highlight=False)
+        print(f"try:    curl http://{one.http}/v2/models/{one.model.rpartition('/')[2]}")
     if stack.controller_url:
-        console.print(f"watch:  apparate status --url {stack.controller_url}", highlight=False)
-        console.print(f"API:    {stack.controller_url}/docs", highlight=False)
-    console.print("Ctrl-C drains and ends.", highlight=False)
-    sys.stdout.flush()  # a pipe would keep it until the end
+        print(f"watch:  apparate status --url {stack.controller_url}")
+        print(f"API:    {stack.controller_url}/docs")
+    print("Ctrl-C drains and ends.", flush=True)  # a pipe would keep it until the end

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
 import typer
 
+from apparate.cli.tables import table
 from apparate.cli.target import AsJson, Context, Everywhere, Kubeconfig, Name, Namespace, Url, choose, key_of
 
 UNREMARKABLE = ("NoTraffic", "NotEnoughFeedback")  # reasons for which a condition is not known though all is well
-WIDEST = 100_000  # characters of a table that goes into a file or a pipe; a message has 4,096 at most
 COLUMNS = ("model", "plan", "on it", "ramps", "exits", "loss", "saving", "window")
 
 
@@ -99,20 +99,3 @@ def version_command() -> None:
 def per_cent(ratio: float | None) -> str:
     """A ratio for people; empty when it is not known."""
     return "" if ratio is None else f"{100 * ratio:.1f} %"
-
-
-def table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    """Print a table: as wide as the terminal is, or as its content when nobody looks at one."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    shown = Table(title=title, title_justify="left")
-    for column in columns:
-        shown.add_column(column, no_wrap=not console.is_terminal)
-    for one in rows:
-        shown.add_row(*map(escape, one))
-    if not console.is_terminal:
-        console.width = max(console.measure(shown, options=console.options.update(max_width=WIDEST)).maximum, 1)
-    console.print(shown)
