@@ -86,8 +86,13 @@ async def run(
         if client is not None:
             closing.callback(client.close)
             cluster = ClusterController(settings, client, commands, telemetry, listening.getsockname()[1])
-            told = {"standby": cluster.standby, "refused": cluster.access.problems}
-            app = create_app(cluster.models, telemetry, stuck_s=settings.stuck_s, **told)
+            app = create_app(
+                cluster.models,
+                telemetry,
+                stuck_s=settings.stuck_s,
+                standby=cluster.standby,
+                refused=cluster.access.problems,
+            )
             pass_on_to_leader(app, cluster.standby, cluster.leader)
             await serve(settings, app, cluster, watch_eviction(commands, telemetry), listening)
             return

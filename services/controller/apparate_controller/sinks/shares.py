@@ -25,7 +25,7 @@ def share_in(thing: Mapping[str, Any]) -> Json:
 def with_bounded_revisions(thing: Json) -> Json:
     """The object with its revisions as they are read, so that none is written again that the API server refuses."""
     status = thing.get("status") or {}
-    shares = {name: _bounded(status[name]) for name in ("plan", "delivery") if status.get(name)}
+    shares: Json = {name: _bounded(status[name]) for name in ("plan", "delivery") if status.get(name)}
     if status.get("history"):
         shares["history"] = [_bounded(one) for one in status["history"]]
     return {**thing, "status": {**status, **shares}} if shares else thing
