@@ -22,7 +22,10 @@
 
 {{/* Bytes of a quantity of Kubernetes (256Mi) or Redis (192mb); empty for one that is written in another way. */}}
 {{- define "apparate.redis.bytes" -}}
-{{- $text := ternary . (printf "%v" .) (kindIs "string" .) -}}
+{{- $text := . -}}
+{{- if not (kindIs "string" .) -}}
+{{- $text = printf "%.0f" (float64 .) -}}
+{{- end -}}
 {{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "kb" 1024 "mb" 1048576 "gb" 1073741824 -}}
 {{- if regexMatch "^[0-9]+([.][0-9]+)?[A-Za-z]*$" $text -}}
 {{- $unit := regexFind "[A-Za-z]*$" $text -}}
