@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from apparate_cluster.node import cgroups
-from apparate_cluster.node.cluster import NotUp, OneNodeCluster
-from apparate_cluster.node.folder import Folder, UnusableFolder
+from apparate_cluster.node.cluster import NotUp
 from apparate_cluster.node.places import KERNEL
 from support.eventually import eventually
 from support.node import a_node, a_pod, run
@@ -77,20 +76,6 @@ class TestLife:
             assert node.cluster.get("namespaces", "default")["status"]["phase"] == "Active"
             assert node.up() is False
         assert differences(before) == {}
-
-
-def test_a_folder_that_the_namespace_hides_is_refused() -> None:
-    with pytest.raises(UnusableFolder, match="cannot live in /var/lib"):
-        Folder(Path("/var/lib/apparate-test")).make()
-
-
-def test_two_folders_have_two_cgroups(tmp_path: Path) -> None:
-    assert Folder(tmp_path / "one").cgroup != Folder(tmp_path / "two").cgroup
-
-
-def test_down_of_what_is_down_does_nothing(tmp_path: Path) -> None:
-    OneNodeCluster(tmp_path / "none").down()
-    assert not (tmp_path / "none").exists()
 
 
 def test_status_of_what_is_down_names_the_command(tmp_path: Path) -> None:

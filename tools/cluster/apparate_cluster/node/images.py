@@ -1,4 +1,8 @@
-"""Two images that are made here, of one static program: the pause of every pod, and a shell for tests."""
+"""Two images that are made here: the pause of every pod, of one static program, and a shell for tests.
+
+The shell image also has the machine's bash with its libraries: Debian's static busybox ends with a segmentation fault
+when `wget` resolves a name, while bash resolves as most programs do (`exec 3<>/dev/tcp/NAME/PORT`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import hashlib
 import io
 import json
 import platform
+import re
 import subprocess
 import tarfile
 from collections.abc import Sequence
@@ -17,13 +22,14 @@ NOBODY = 65_532
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # as images call them
 
 
-def write(path: Path, busybox: Path) -> None:
+def write(path: Path, busybox: Path, bash: Path = Path("/bin/bash")) -> None:
     """An archive with both images, as `docker save` would write it."""
-    applets = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()
+    applets = _said(busybox, "--list").split()
+    shell = [bash, *map(Path, re.findall(r"(/\S+) \(0x", _said("ldd", bash)))]
     with tarfile.open(path, "w") as archive:
         made = [
-            _add(archive, PAUSE, _layer(busybox, ()), ["/bin/busybox", "sleep", "2147483647"]),
-            _add(archive, BUSYBOX, _layer(busybox, applets), ["/bin/sh"]),
+            _add(archive, PAUSE, _layer(busybox), ["/bin/busybox", "sleep", "2147483647"]),
+            _add(archive, BUSYBOX, _layer(busybox, applets, shell), ["/bin/sh"]),
         ]
         _file(archive, "manifest.json", json.dumps(made).encode())
 
@@ -44,7 +50,11 @@ def _add(archive: tarfile.TarFile, name: str, layer: bytes, command: list[str]) 
     return {"Config": settings, "RepoTags": [name], "Layers": [f"{digest}.tar"]}
 
 
-def _layer(busybox: Path, applets: Sequence[str]) -> bytes:
+def _said(*command: str | Path) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _layer(busybox: Path, applets: Sequence[str] = (), more: Sequence[Path] = ()) -> bytes:
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as layer:
         for folder, mode in (("bin", 0o755), ("etc", 0o755), ("tmp", 0o1777)):
@@ -53,7 +63,9 @@ def _layer(busybox: Path, applets: Sequence[str]) -> bytes:
             layer.addfile(entry)
         _file(layer, "bin/busybox", busybox.read_bytes(), mode=0o755)
         _file(layer, "etc/passwd", f"root:x:0:0::/:/bin/sh\nnobody:x:{NOBODY}:{NOBODY}::/tmp:/bin/sh\n".encode())
-        for applet in sorted(set(applets) - {"busybox"}):
+        for program in more:
+            _file(layer, str(program).lstrip("/"), program.read_bytes(), mode=0o755)
+        for applet in sorted(set(applets) - {"busybox", "bash"}):
             link = tarfile.TarInfo(f"bin/{applet}")
             link.type, link.linkname = tarfile.SYMTYPE, "busybox"
             layer.addfile(link)
