@@ -6,7 +6,7 @@ status=0
 step() { printf 'lint: %s\n' "$*"; ".venv/bin/$1" "${@:2}" || status=1; }
 step ruff format --check --quiet
 step ruff check --quiet
-step mypy services operator tools/demo/apparate_demo tools/cluster/apparate_cluster
+step mypy services operator tools/demo/apparate_demo tools/cluster/apparate_cluster tools/images/apparate_images
 step lint-imports --no-logo
 if [ -f charts/apparate/Chart.yaml ]; then
     echo "lint: helm lint"
