@@ -8,7 +8,7 @@ HERE := not gpu and not e2e# tiers that any machine can run
 CLUSTER := PYTHONPATH=tools/cluster $(BIN)/python -m apparate_cluster
 TOOLS := .cache/cluster/bin# links to the built Kubernetes tools
 
-.PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-down cluster-status lint format generate verify check lock bench bench-operator bench-delivery clean
+.PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-down cluster-status images lint format generate verify check lock bench bench-operator bench-delivery clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ cluster-status: setup ## Say which of its processes run
 
 cluster-down: setup ## End it; its images stay (ARGS=--all removes them too)
 	@$(CLUSTER).node down $(ARGS)
+
+images: setup ## Make the images of operator, controller, worker and what trials need (ARGS=apparate-operator for one)
+	@PYTHONPATH=tools/images $(BIN)/python -m apparate_images --links .cache/images $(ARGS)
 
 lint-tools: setup ## The part of them that linting needs
 	@$(CLUSTER).build --links $(TOOLS) helm
