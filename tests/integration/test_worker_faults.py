@@ -9,6 +9,7 @@ import grpc
 import httpx
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from apparate.adaptation.guard import GuardState
 from apparate.plan import Plan
@@ -93,6 +94,17 @@ async def test_one_bad_item_in_a_batch_of_eight_fails_alone():
     assert [a.status_code for a in answers] == [200, 200, 200, 500, 200, 200, 200, 200]
     assert "poison" in answers[3].json()["error"]
     assert malformed.status_code == 400
+
+
+async def test_a_model_that_raises_on_every_request_fills_no_log():
+    x = items(1)
+    x[0, 0] = POISON
+    with capture_logs() as lines:
+        async with a_worker(a_prepared_model(hook=no_unpoison)) as (_, http, _), client(http) as c:
+            answers = [await c.post(URL, json=json_body(x)) for _ in range(20)]
+    told = [line for line in lines if line["event"] == "the model raised on a request"]
+    assert {answer.status_code for answer in answers} == {500}
+    assert len(told) == 1 and told[0]["exc_info"] is not None
 
 
 async def _waiting(c, count):
