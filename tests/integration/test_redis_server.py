@@ -76,7 +76,7 @@ def test_it_dies_with_a_parent_that_crashes() -> None:
 def test_the_folder_of_a_killed_parent_is_removed_at_the_next_start_and_one_in_use_is_not() -> None:
     code = (
         "from apparate.service.redis_server import EmbeddedRedis\nimport time\n"
-        "print(EmbeddedRedis().start()._folder.path, flush=True)\ntime.sleep(60)"
+        "server = EmbeddedRedis().start()\nprint(server._folder.path, flush=True)\ntime.sleep(60)"
     )
     command = [sys.executable, "-c", code]
     with a_process(command) as living, a_process(command) as killed:
