@@ -231,3 +231,17 @@ async def test_a_client_that_asks_for_another_protocol_is_answered_and_fills_no_
     await serving
     assert found.status_code == 200
     assert [one.getMessage() for one in caplog.records if one.name.startswith("uvicorn") and one.levelno > 20] == []
+
+
+@pytest.mark.parametrize("standby", ["", "standby: x leads"])
+async def test_what_kubernetes_refuses_makes_leader_and_standby_unready(standby):
+    refused = {"patch earlyexitmodels/status in namespace shop": "a right is missing"}
+    models = Models([], lambda *_: None, 1.0)
+    told = {"standby": lambda: standby, "refused": lambda: dict(refused)}
+    app = create_app(models, Telemetry(CONTROLLER), stuck_s=60, **told)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://controller") as client:
+        answer = await client.get("/readyz")
+        assert (answer.status_code, answer.json()["problems"].items() >= refused.items()) == (503, True)
+        assert (await client.get("/healthz")).status_code == 200
+        refused.clear()
+        assert (await client.get("/readyz")).status_code == 200
