@@ -27,12 +27,11 @@ with place.one_at_a_time():
 
 
 class Opened:
-    """One image of this checkout. Raises ImageFailed when it is not made yet."""
+    """One image of this checkout."""
 
     def __init__(self, name: str) -> None:
-        build.archives_of([name])
         found = build.made(images.BY_NAME[name])
-        assert found is not None
+        assert found is not None, f"{name} is not made of the files as they are now: make images"
         self.made, self.reference = found, images.reference(name)
         self._blobs: dict[str, tuple[Path, str]] = {}
         for archive in found.archives:

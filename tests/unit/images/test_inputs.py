@@ -26,7 +26,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def keys() -> dict[str, str]:
-    return {image.name: images.key(image, "base", {}) for image in images.ALL}
+    return {image.name: images.key(image, "base") for image in images.ALL}
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,14 @@ def test_what_python_leaves_behind_makes_no_image_anew(checkout: Path) -> None:
     assert keys() == before
 
 
+def test_an_image_for_another_accelerator_is_another_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = keys()
+    monkeypatch.setenv("IMAGE_ACCELERATOR", "cpu")
+    assert {name for name, key in keys().items() if key != before[name]} == {"apparate-worker", "apparate-demo"}
+
+
 def test_another_base_makes_every_image_anew() -> None:
-    assert all(images.key(one, "base", {}) != images.key(one, "another", {}) for one in images.ALL)
+    assert all(images.key(one, "base") != images.key(one, "another") for one in images.ALL)
 
 
 def test_a_new_file_and_a_renamed_one_count(checkout: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from . import build, buildah, engines, images, needs, place
+from .build import Made
 from .place import ImageFailed, say
 
 
@@ -23,23 +26,31 @@ def main(arguments: Sequence[str]) -> int:
     names = asked.names or list(images.BY_NAME)
     if unknown := sorted(set(names) - set(images.BY_NAME)):
         parser.error(f"unknown: {', '.join(unknown)}; there are: {', '.join(images.BY_NAME)}")
+    signal.signal(signal.SIGTERM, _stop)
     try:
         engine = engines.choose(asked.engine)
         if engine != "buildah":
             engines.build_all(engine, names)
             return 0
-        _by_buildah(names, arguments)
-        if asked.archives:
-            print(*build.archives_of(names), sep="\n")
+        done = _by_buildah(names, arguments)
     except ImageFailed as error:
         say(f"error: {error}")
         return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    if asked.archives:
+        print(*build.in_order(done), sep="\n")
     if asked.links:
         _link(asked.links)
     return 0
 
 
-def _by_buildah(names: Sequence[str], arguments: Sequence[str]) -> None:
+def _stop(number: int, _: object) -> NoReturn:
+    """End and tidy up: without a handler the first process of a namespace ignores SIGTERM."""
+    sys.exit(128 + number)
+
+
+def _by_buildah(names: Sequence[str], arguments: Sequence[str]) -> list[Made]:
     found = [build.made(images.BY_NAME[name]) for name in names]
     if all(found):
         say("nothing has changed")
@@ -53,6 +64,7 @@ def _by_buildah(names: Sequence[str], arguments: Sequence[str]) -> None:
         say(f"all made in {time.monotonic() - started:.0f} s; they lie in {place.root()}")
     for made in done:
         say(f"{images.reference(made.name):34} {made.size / 1e6:6.0f} MB, {made.own / 1e6:6.0f} MB without the base")
+    return done
 
 
 def _link(folder: Path) -> None:
@@ -62,8 +74,7 @@ def _link(folder: Path) -> None:
         if old.is_symlink():
             old.unlink()
     done = [one for one in map(build.made, images.ALL) if one is not None]
-    ordered = dict.fromkeys(one for made in done for one in made.archives)
-    targets = {f"{number}-{one.name.rsplit('-', 1)[0]}.tar": one for number, one in enumerate(ordered, 1)}
+    targets = {f"{number}-{one.name.rsplit('-', 1)[0]}.tar": one for number, one in enumerate(build.in_order(done), 1)}
     targets |= {f"{made.name}.cdx.json": made.sbom for made in done}
     for name, target in targets.items():
         (folder / name).symlink_to(target)

@@ -16,6 +16,7 @@ from . import base, buildah, images, place
 from .images import Image
 
 LIST = "archives.json"
+COPY_BYTES = 4 << 20  # Python's own 16 KiB would take minutes for the worker's libraries
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
@@ -111,7 +112,7 @@ def _pack(archive: Path, reference: str, manifest: str, left_out: set[str]) -> N
         ],
     }
     digests = [layer["digest"] for layer in content["layers"] if layer["digest"] not in left_out]
-    with tarfile.open(archive, "w") as packed:
+    with tarfile.open(archive, "w", copybufsize=COPY_BYTES) as packed:
         _add(packed, "oci-layout", json.dumps({"imageLayoutVersion": "1.0.0"}).encode())
         for digest in dict.fromkeys([manifest, content["config"]["digest"], *digests]):
             packed.add(_blob(digest), f"blobs/{digest.replace(':', '/')}")

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,16 +51,14 @@ def made(image: Image) -> Made | None:
         return None
 
 
-def archives_of(names: Sequence[str] = tuple(images.BY_NAME)) -> list[Path]:
-    """Archives of images, in the order to load them in. Raises ImageFailed when one is not made of what is here now."""
-    found = {name: made(images.BY_NAME[name]) for name in names}
-    if lacking := [name for name, one in found.items() if one is None]:
-        raise ImageFailed(f"not made of the files as they are now: {', '.join(lacking)}; make images")
-    return list(dict.fromkeys(path for one in found.values() if one for path in one.archives))
+def in_order(done: Iterable[Made]) -> list[Path]:
+    """Archives of images, in the order to load them in."""
+    return list(dict.fromkeys(archive for one in done for archive in one.archives))
 
 
 def build(names: Sequence[str]) -> list[Made]:
     """Bring each image up to date, by buildah; what is so already stays. Raises ImageFailed."""
+    buildah.run("rm", "--all")  # of a build that was killed
     done = []
     for number, name in enumerate(names, 1):
         image = images.BY_NAME[name]
@@ -72,7 +70,7 @@ def build(names: Sequence[str]) -> list[Made]:
 
 
 def _folder(image: Image) -> Path:
-    return place.root() / "built" / f"{image.name}-{images.key(image, base.key(), {})}"
+    return place.root() / "built" / f"{image.name}-{images.key(image, base.key())}"
 
 
 def _build(image: Image, position: str) -> Made:
@@ -99,10 +97,7 @@ def _build(image: Image, position: str) -> Made:
     archives.forget_unused()
     buildah.forget_steps()
     say(f"{position}: {image.name} done in {time.monotonic() - started:.0f} s")
-    finished = made(image)
-    if finished is None:
-        raise ImageFailed(f"{image.name}: its files changed while it was built; call `make images` again")
-    return finished
+    return Made(image.name, target, size, own)
 
 
 def _command(image: Image, reference: str, *more: str) -> list[str]:
@@ -110,7 +105,7 @@ def _command(image: Image, reference: str, *more: str) -> list[str]:
     if image.parent:
         bases["PARENT"] = images.reference(image.parent)
     _share_uv_cache()
-    arguments = [f"--build-arg={name}={value}" for name, value in (bases | labels()).items()]
+    arguments = [f"--build-arg={name}={value}" for name, value in (bases | image.chosen() | labels()).items()]
     return [
         "bud",
         "--layers",

@@ -32,7 +32,7 @@ def answers(engine: str) -> bool:
 def build_command(engine: str, name: str, secret_arguments: Sequence[str]) -> list[str]:
     """Command that builds one image; IMAGE_BASE is another base than the Dockerfile's."""
     image = images.BY_NAME[name]
-    given = build.labels()
+    given = image.chosen() | build.labels()
     if base := os.environ.get("IMAGE_BASE"):
         given["BASE"] = base
     if image.parent:

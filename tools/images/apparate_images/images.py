@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +27,18 @@ class Image:
     """Name of the image of ours that it builds on."""
     layers_of_its_own: str = ""
     """Stage whose layers are large and seldom change: they go into an archive of their own."""
+    choices: tuple[str, ...] = ()
+    """Build arguments that are taken from the environment, as IMAGE_<name>."""
 
     @property
     def text(self) -> str:
         """The Dockerfile."""
         return (ROOT / self.dockerfile).read_text()
+
+    def chosen(self) -> dict[str, str]:
+        """Build arguments of the environment; where one is not set the Dockerfile's default holds."""
+        asked = {name: os.environ.get(f"IMAGE_{name}", "") for name in self.choices}
+        return {name: value for name, value in asked.items() if value}
 
     def files(self) -> Iterator[Path]:
         """Every file that the Dockerfile copies from the project, in a fixed order."""
@@ -43,7 +50,7 @@ class Image:
 ALL = (
     Image("apparate-operator", "operator/Dockerfile", limit_mb=250),
     Image("apparate-controller", "services/controller/Dockerfile", limit_mb=350),
-    Image("apparate-worker", "services/worker/Dockerfile", layers_of_its_own="dependencies"),
+    Image("apparate-worker", "services/worker/Dockerfile", layers_of_its_own="dependencies", choices=("ACCELERATOR",)),
     Image("apparate-demo", "tools/demo/Dockerfile", parent="apparate-worker"),
     Image("apparate-redis", "tools/images/redis.Dockerfile"),
 )
@@ -62,14 +69,14 @@ def reference(name: str) -> str:
     return f"{REGISTRY}/{name}:{version()}"
 
 
-def key(image: Image, base: str, arguments: Mapping[str, str]) -> str:
+def key(image: Image, base: str) -> str:
     """Hash of everything that decides what is in an image: base, Dockerfile, build arguments, each file copied."""
-    made_from = hashlib.sha256(f"{base}\0{version()}\0{sorted(arguments.items())}\0{image.text}".encode())
+    made_from = hashlib.sha256(f"{base}\0{version()}\0{sorted(image.chosen().items())}\0{image.text}".encode())
     for path in image.files():
         made_from.update(f"\0{path.relative_to(ROOT)}\0{path.stat().st_mode & 0o111}\0".encode())
         made_from.update(hashlib.sha256(path.read_bytes()).digest())
     if image.parent:
-        made_from.update(key(BY_NAME[image.parent], base, arguments).encode())
+        made_from.update(key(BY_NAME[image.parent], base).encode())
     return made_from.hexdigest()[:16]
 
 
