@@ -123,6 +123,20 @@ def test_every_relative_link_in_the_docs_leads_somewhere(page: Path) -> None:
     assert [link for link in links if not leads_somewhere(page, link)] == []
 
 
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached, todo = set(), [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page.is_dir():
+            todo += page.glob("*.md")
+        elif page.suffix == ".md" and page not in reached:
+            reached.add(page)
+            links = re.findall(r"\]\((?!https?:|mailto:)([^)#\s]+)", prose(page))
+            todo += [(page.parent / link).resolve() for link in links]
+    pages = {page for page in tracked(".md") if page.is_relative_to(ROOT / "docs")}
+    assert [name(page) for page in sorted(pages - reached)] == []
+
+
 def prose(page: Path) -> str:
     """A page without its code."""
     return re.sub(r"```.*?```|`[^`\n]+`", "", page.read_text(), flags=re.DOTALL)
