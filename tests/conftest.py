@@ -55,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"EEM_TEST_REQUIRE names {sorted(unknown)}, there are: {', '.join(TIERS)}")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What stays together when several processes share the tests (-n): a file, and all that need what is there once."""
     if not config.pluginmanager.hasplugin("xdist"):

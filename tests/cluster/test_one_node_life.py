@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from apparate_cluster.node import cgroups
-from apparate_cluster.node.cluster import NotUp
+from apparate_cluster.node.cluster import NotUp, OneNodeCluster
 from apparate_cluster.node.places import KERNEL
 from support.eventually import eventually
 from support.node import a_node, a_pod, run
@@ -28,6 +28,7 @@ def host() -> dict[str, set[str]]:
         "namespaces": _namespaces(),
         "mounts": set(Path("/proc/self/mountinfo").read_text().splitlines()),
         "links": {one.name for one in Path("/sys/class/net").iterdir()},
+        "routes": set(Path("/proc/net/route").read_text().splitlines()),
         "chains": {line for line in chains.splitlines() if not line.startswith("#")},
         "settings": {f"{name} {(Path('/proc/sys') / name).read_text()}" for name in SETTINGS},
         "cgroups": {str(one) for top in cgroups.hierarchies() for one in top.glob("*/") if one.is_dir()},
@@ -75,6 +76,28 @@ class TestLife:
             assert node.up() is True
             assert node.cluster.get("namespaces", "default")["status"]["phase"] == "Active"
             assert node.up() is False
+        assert differences(before) == {}
+
+    def test_two_clusters_run_side_by_side(self, tmp_path: Path) -> None:
+        with a_node(tmp_path / "one") as one, a_node(tmp_path / "two", gpus=0) as two:
+            one.cluster.apply(
+                {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine"}}, namespace="default"
+            )
+            assert "mine" not in two.cluster.kubectl("get", "configmaps")
+            one.down()
+            assert two.status()["running"]["kubelet"]
+
+    def test_a_start_that_fails_says_why_and_leaves_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        broken = tmp_path / "tools" / "etcd"
+        broken.parent.mkdir()
+        broken.write_text("#!/bin/sh\necho the disk is full\nexit 3\n")
+        broken.chmod(0o755)
+        monkeypatch.setenv("KUBEBUILDER_ASSETS", str(broken.parent))
+        before = host()
+        with pytest.raises(NotUp, match=r"(?s)etcd ended with 3.*the disk is full"):
+            OneNodeCluster(tmp_path / "cluster").up()
         assert differences(before) == {}
 
 

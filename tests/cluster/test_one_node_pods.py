@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -71,12 +70,6 @@ def test_a_port_is_forwarded_to_the_host(node: Node, room: str) -> None:
             assert answer.read().decode().strip() == ANSWER
 
 
-def test_no_pod_is_reached_from_the_host_without_kubectl(node: Node, room: str) -> None:
-    address = node.cluster.get("pod", "server", "-n", room)["status"]["podIP"]
-    with pytest.raises(OSError), socket.create_connection((address, 8080), timeout=2):
-        pass
-
-
 def test_a_gpu_is_given_to_one_pod_only(node: Node, room: str) -> None:
     wanted = {"nvidia.com/gpu": "1"}
     with node.cluster.namespace() as name:
@@ -86,7 +79,7 @@ def test_a_gpu_is_given_to_one_pod_only(node: Node, room: str) -> None:
         reason = eventually(lambda: _unscheduled(node.cluster, name, "three"))
         assert "Insufficient nvidia.com/gpu" in reason
         own = [
-            node.cluster.kubectl("exec", pod, "-n", name, "--", "printenv", "NVIDIA_VISIBLE_DEVICES")
+            node.cluster.kubectl("exec", pod, "-n", name, "--", "sh", "-c", "echo $NVIDIA_VISIBLE_DEVICES")
             for pod in ("one", "two")
         ]
         assert len(set(own)) == 2

@@ -48,14 +48,14 @@ def a_pod(name: str, *command: str, resources: dict[str, str] | None = None, **s
 
 
 @contextlib.contextmanager
-def a_node(folder: Path | None = None) -> Iterator[Node]:
+def a_node(folder: Path | None = None, *, gpus: int = node.GPUS) -> Iterator[Node]:
     """A one-node cluster of the test's own in `folder`, which is gone when the block ends.
 
     Without a folder it is the one of `make cluster-up`; when that does not run it is started, and ended afterwards.
     Its images stay.
     """
     one = Node(folder)
-    started = one.up()
+    started = one.up(gpus=gpus)
     try:
         with (
             tempfile.TemporaryDirectory(prefix="apparate-node-") as scratch,

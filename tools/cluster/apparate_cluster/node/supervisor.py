@@ -29,6 +29,7 @@ from .plane import NodeControlPlane
 READY_WITHIN_S = 120.0
 LOOK_S = 0.5
 AGAIN_AFTER_S = 2.0  # a process that dies is started again, not faster than this
+STOPS_WITHIN_S = 2.0  # an API server with open watches would take its time
 CONTAINERD_ENDS_WITHIN_S = 5.0
 
 
@@ -178,7 +179,7 @@ class Supervisor:
             return {"error": f"no process {order['name']}, there are: {', '.join(c.name for c in self.children)}"}
         if order["do"] == "stop":
             self.held.add(child.name)
-            child.stop()
+            child.stop(STOPS_WITHIN_S)
         else:
             self.held.discard(child.name)
             if child.popen.poll() is not None:
