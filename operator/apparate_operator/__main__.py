@@ -88,12 +88,13 @@ async def work(operator: Operator, settings: OperatorSettings) -> Exception | No
         ),
         name="kopf",
     )
+    tasks = (leading, watching, asyncio.create_task(operator.watch_rights(), name="rights"))
     try:
-        await asyncio.wait({leading, watching}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (leading, watching):
+        for task in tasks:
             task.cancel()
-        results = await asyncio.gather(leading, watching, return_exceptions=True)
+        results = await asyncio.gather(*tasks, return_exceptions=True)
     return next((one for one in results if isinstance(one, Exception)), None)
 
 

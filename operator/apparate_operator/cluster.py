@@ -17,9 +17,10 @@ from apparate_operator import definition
 from apparate_operator.conditions import Told
 from apparate_operator.kinds import EVENT, MODEL, SELECTOR, Json, Kind
 from apparate_operator.lifecycle import Apply
+from apparate_operator.trimming import trim
 
 T = TypeVar("T")
-FORBIDDEN = 403
+UNAUTHORIZED, FORBIDDEN = 401, 403
 STRATEGIC = "application/strategic-merge-patch+json"  # adds to lists of owners; a merge patch would replace them
 PAGE = 500  # objects of one answer to a list
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -43,7 +44,7 @@ class Cluster:
         self._namespaces, self._wrote = namespaces, wrote
 
     async def everything(self, kind: Kind) -> tuple[list[Json], int]:
-        """Everything of a kind that is ours, and the resource version of the oldest list. Raises KubeError."""
+        """Everything of a kind that is ours, trimmed, and the resource version of the oldest list. Raises KubeError."""
         found: list[Json] = []
         versions = []
         for namespace in self._namespaces or (None,):
@@ -52,6 +53,12 @@ class Cluster:
             versions.append(version)
         return found, min(versions)
 
+    async def probe(self, kind: Kind) -> None:
+        """Raises KubeError when a kind cannot be read."""
+        query = {"limit": 1} | ({} if kind is MODEL else {"labelSelector": SELECTOR})
+        for namespace in self._namespaces or (None,):
+            await self._call(self.client.call, "GET", kind.path(namespace), query=query)
+
     def _list(self, kind: Kind, namespace: str | None) -> tuple[list[Json], int]:
         query: dict[str, Any] = {"limit": PAGE}
         if kind is not MODEL:
@@ -59,7 +66,7 @@ class Cluster:
         items: list[Json] = []
         while True:
             page = self.client.call("GET", kind.path(namespace), query=query)
-            items += page.get("items") or []
+            items += [trim(kind, one) for one in page.get("items") or ()]  # a thousand whole objects are 40 MB
             meta = page.get("metadata") or {}
             if not meta.get("continue"):
                 return items, int(meta.get("resourceVersion") or 0)

@@ -13,7 +13,7 @@ from typing import Any
 from apparate.service.kube import NOT_FOUND, KubeClient, KubeError
 from apparate.service.lease import DURATION_S, GIVE_UP_S, RENEW_S, Leadership
 from apparate.service.telemetry import Telemetry, get_logger
-from apparate_operator.cluster import FORBIDDEN, Cluster
+from apparate_operator.cluster import FORBIDDEN, UNAUTHORIZED, Cluster
 from apparate_operator.definition import lacking, outdated
 from apparate_operator.health import Health
 from apparate_operator.kinds import CHILDREN, MODEL, SECRET, WATCHED, Kind
@@ -27,6 +27,7 @@ from apparate_operator.store import Key, Store
 THREADS = 8  # calls at a time; more would only wait in the API server's own queues
 CATCH_UP_S = 5.0  # a watch is late by this much at most, else it has missed something
 DEFINITION_S = 60.0  # between two looks at the CustomResourceDefinition, or as often as everything is listed
+RIGHTS_S = 30.0  # between two times that it is seen whether reading is still allowed
 LAG_S = 1.0  # between two looks at how late the event loop is
 TRIM_S = 15.0  # between two times that freed memory is given back, while there is nothing to do
 log = get_logger(__name__)
@@ -206,6 +207,18 @@ class Operator:
         pause = self.queue.failed(key)
         self._telemetry("apparate_operator_reconciles", result=kind).inc()
         log.warning("reconcile is tried again", model="/".join(key), in_s=round(pause, 1), error=error)
+
+    async def watch_rights(self) -> None:
+        """Raises KubeError when reading is not allowed any more: kopf would try its watches again for ever."""
+        while True:
+            await asyncio.sleep(min(self.settings.resync_seconds, RIGHTS_S))
+            for kind in WATCHED:
+                try:
+                    await self.cluster.probe(kind)
+                except KubeError as error:
+                    if error.status in (UNAUTHORIZED, FORBIDDEN):
+                        raise
+                    log.warning("whether reading is still allowed is not known", why=str(error))
 
     async def _watch_lag(self) -> None:
         trimmed = time.monotonic()

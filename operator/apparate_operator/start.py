@@ -8,13 +8,12 @@ from dataclasses import replace
 
 from apparate.service.kube import KubeError
 from apparate.service.telemetry import get_logger
-from apparate_operator.cluster import Cluster
+from apparate_operator.cluster import FORBIDDEN, UNAUTHORIZED, Cluster
 from apparate_operator.health import Health
 from apparate_operator.kinds import CHILDREN, MODEL, POD, Kind
 from apparate_operator.manifests.common import Environment
 
 AGAIN_S = 2.0
-UNAUTHORIZED, FORBIDDEN = 401, 403
 GRANTED_BY = (
     "the chart grants it with rbac.create: a ClusterRole, or a Role in each of `namespaces`, bound to the operator's "
     "ServiceAccount"

@@ -13,20 +13,25 @@ from apparate.contract.resource import KIND
 from apparate_operator.kinds import CONFIG_MAP, DEPLOYMENT, HANDOVER, JOB, MODEL, POD, Json, Kind
 from apparate_operator.manifests.common import digest
 
-KEPT_LABELS = (COMPONENT,)
 OWN_LABELS = tuple(labels("", "", ""))
 
 
-def trim(kind: Kind, body: Mapping[str, Any]) -> Json:
+class Trimmed(dict[str, Any]):
+    """What is left of an object."""
+
+
+def trim(kind: Kind, body: Mapping[str, Any]) -> Trimmed:
     """The part of an object that decisions read; metadata, and what `_PARTS` says of its kind."""
+    if isinstance(body, Trimmed):
+        return body
     meta = body.get("metadata") or {}
-    found = {"metadata": _metadata(meta, whole_labels=kind is MODEL)}
+    found: Json = {"metadata": _metadata(kind, meta)}
     if kind is not MODEL:
         found["metadata"]["of"] = belongs_to(meta)
     if kind not in (MODEL, POD):  # pods belong to their ReplicaSet or Job
         found["metadata"]["bonds"] = bonds(meta)
     part = _PARTS.get(kind)
-    return found | part(body) if part is not None else found
+    return Trimmed(found | part(body) if part is not None else found)
 
 
 def belongs_to(meta: Mapping[str, Any]) -> str:
@@ -46,16 +51,19 @@ def _owners(meta: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [ref for ref in meta.get("ownerReferences") or () if ref.get("kind") == KIND and ref.get("controller")]
 
 
-def _metadata(meta: Mapping[str, Any], *, whole_labels: bool) -> Json:
+def _metadata(kind: Kind, meta: Mapping[str, Any]) -> Json:
     kept: Json = {
         name: meta[name]
-        for name in ("name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp")
+        for name in ("name", "uid", "resourceVersion", "generation", "deletionTimestamp")
         if meta.get(name) is not None
     }
-    for name in ("labels", "annotations"):
-        ours = {k: v for k, v in (meta.get(name) or {}).items() if k.startswith(PREFIX) or k in KEPT_LABELS}
-        if ours and not (whole_labels and name == "labels"):
-            kept[name] = ours
+    if meta.get("namespace"):
+        kept["namespace"] = sys.intern(meta["namespace"])
+    annotations = {sys.intern(k): v for k, v in (meta.get("annotations") or {}).items() if k.startswith(PREFIX)}
+    if annotations:
+        kept["annotations"] = annotations
+    if kind is POD and COMPONENT in (meta.get("labels") or {}):
+        kept["labels"] = {COMPONENT: sys.intern(meta["labels"][COMPONENT])}
     if any(map(_by_hand, meta.get("managedFields") or ())):
         kept["touched"] = True
     return kept
@@ -73,7 +81,9 @@ def _model(body: Mapping[str, Any]) -> Json:
 
 
 def _deployment(body: Mapping[str, Any]) -> Json:
-    return {"spec": {"replicas": body["spec"].get("replicas", 1)}, "status": body.get("status") or {}}
+    status = dict(body.get("status") or {})
+    status["conditions"] = [one for one in status.get("conditions") or () if one.get("type") == "ReplicaFailure"]
+    return {"spec": {"replicas": body["spec"].get("replicas", 1)}, "status": status}
 
 
 def _job(body: Mapping[str, Any]) -> Json:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
+import json
 import signal
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,7 +21,6 @@ from support.operator import TAKES_OVER_WITHIN_S, Hand, an_operator
 from support.tcp_proxy import TcpProxy
 
 pytestmark = [pytest.mark.cluster]
-SHARE = {"apiVersion": "apparate.dev/v1alpha1", "kind": "EarlyExitModel"}
 
 
 @pytest.fixture
@@ -32,25 +33,20 @@ async def test_after_a_connection_that_swallowed_everything_changes_are_followed
 ):
     port = int(control_plane.url.rpartition(":")[2])
     async with TcpProxy(port) as proxy:
-        server = f"https://127.0.0.1:{proxy.port}"
-        through = control_plane.kubeconfig_at(server)
-        running = await asyncio.to_thread(
-            lambda: (
-                (made := an_operator(control_plane, hand.namespace, kubeconfig=through)) and (made, made.__enter__())
-            )
-        )
-        manager, operator = running
-        try:
+        through = control_plane.kubeconfig_at(f"https://127.0.0.1:{proxy.port}")
+        running = an_operator(control_plane, hand.namespace, kubeconfig=through, watch_seconds="2")
+        with contextlib.ExitStack() as stack:
+            operator = await asyncio.to_thread(stack.enter_context, running)
+            stack.callback(proxy.resume)
             await asyncio.to_thread(operator.settle)
             await asyncio.to_thread(hand.serve, a_body())
             proxy.swallow()
-            await asyncio.sleep(12)  # longer than a watch may be silent here
+            await asyncio.sleep(8)  # longer than a watch may be silent here
             await asyncio.to_thread(hand.patch, "resnet", serving={"replicas": 3})
             proxy.resume()
             await eventually_async(lambda: asyncio.to_thread(lambda: hand.deployment().spec.replicas == 3), within=60)
             assert operator.process.popen.poll() is None
-        finally:
-            await asyncio.to_thread(manager.__exit__, None, None, None)
+            await asyncio.to_thread(stack.close)
 
 
 def test_without_a_right_that_it_needs_it_says_which_and_goes_on_when_it_is_granted(
@@ -71,25 +67,36 @@ def test_without_a_right_that_it_needs_it_says_which_and_goes_on_when_it_is_gran
         eventually(lambda: operator.health()[0] == 200, within=20)
 
 
-def test_without_its_kind_of_object_it_says_what_to_install(own_control_plane: kube.ControlPlane):
-    with an_operator(own_control_plane, "default") as operator:
+@pytest.fixture(scope="module")
+def _bare() -> Iterator[kube.ControlPlane]:
+    with kube.a_control_plane() as plane:
+        yield plane
+
+
+@pytest.fixture
+def bare(_bare: kube.ControlPlane) -> kube.ControlPlane:
+    """A control plane for tests that bring, or do without, the CustomResourceDefinition themselves."""
+    _bare.kubectl("delete", "crd", "earlyexitmodels.apparate.dev", "--ignore-not-found", "--timeout=60s")
+    return _bare
+
+
+def test_without_its_kind_of_object_it_says_what_to_install(bare: kube.ControlPlane):
+    with an_operator(bare, "default") as operator:
         _, problems = eventually(
             lambda: found if "install" in str((found := operator.health())[1]) else None, within=20
         )
         assert "CustomResourceDefinition" in problems[0]
 
 
-def test_a_definition_that_lacks_fields_of_this_version_is_told_until_it_is_upgraded(
-    own_control_plane: kube.ControlPlane,
-):
+def test_a_definition_that_lacks_fields_of_this_version_is_told_until_it_is_upgraded(bare: kube.ControlPlane):
     newest = crd()
     old = copy.deepcopy(newest)
     old["metadata"]["annotations"][DIGEST] = "0123456789abcdef"
     schema = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     del schema["properties"]["spec"]["properties"]["budget"]["properties"]["rampOverhead"]
-    own_control_plane.install_crd(old)
-    hand = Hand(own_control_plane, "default")
-    with an_operator(own_control_plane, "default", resync_seconds="2") as operator:
+    bare.install_crd(old)
+    hand = Hand(bare, "default")
+    with an_operator(bare, "default", resync_seconds="2") as operator:
         operator.settle()
         eventually(lambda: "CRDOutdated" in str(operator.readiness()), within=20)
         status, problems = operator.readiness()
@@ -98,7 +105,7 @@ def test_a_definition_that_lacks_fields_of_this_version_is_told_until_it_is_upgr
         assert operator.metric("apparate_operator_crd_outdated ") == 1
         hand.serve(a_body())
         assert "CRDOutdated" in hand.condition("Ready")[2]
-        own_control_plane.install_crd(newest)
+        bare.install_crd(newest)
         eventually(lambda: "CRDOutdated" not in hand.condition("Ready")[2], within=20)
         assert operator.readiness()[0] == 200
 
@@ -114,10 +121,20 @@ def test_without_the_right_to_read_the_definition_it_works_and_warns(control_pla
         assert operator.readiness()[0] == 200
 
 
-def test_a_restarted_operator_writes_nothing_to_what_is_as_it_should_be(control_plane: kube.Cluster, hand: Hand):
-    with an_operator(control_plane, hand.namespace):
+def test_what_is_as_it_should_be_is_not_written_again_nor_by_a_restarted_operator(
+    control_plane: kube.Cluster, hand: Hand
+):
+    with an_operator(control_plane, hand.namespace, resync_seconds="2") as operator:
         for n in range(3):
             hand.serve(a_body(f"model{n}"))
+        looks = 'apparate_operator_reconciles_total{result="done"}'
+        settled = operator.metric(looks)
+        eventually(lambda: operator.metric(looks) >= settled + 6, within=20)  # the Events about it are written too
+        before, versions = operator.writes(), [hand.get(f"model{n}")["metadata"]["resourceVersion"] for n in range(3)]
+        settled = operator.metric(looks)
+        eventually(lambda: operator.metric(looks) >= settled + 6, within=20)
+        assert operator.writes() == before
+        assert [hand.get(f"model{n}")["metadata"]["resourceVersion"] for n in range(3)] == versions
     with an_operator(control_plane, hand.namespace) as operator:
         operator.settle()
         eventually(lambda: operator.metric('apparate_operator_reconciles_total{result="done"}') >= 3, within=20)
@@ -128,8 +145,8 @@ def test_when_the_leader_is_killed_another_replica_takes_over_and_makes_nothing_
     control_plane: kube.Cluster, hand: Hand
 ):
     with (
-        an_operator(control_plane, hand.namespace, name="first") as first,
-        an_operator(control_plane, hand.namespace, name="second") as second,
+        an_operator(control_plane, hand.namespace, name="first", lease_seconds="3") as first,
+        an_operator(control_plane, hand.namespace, name="second", lease_seconds="3") as second,
     ):
         leader, other = eventually(
             lambda: next(
@@ -190,31 +207,90 @@ def peering() -> dict[str, Any]:
     }
 
 
-def test_two_writers_of_one_status_lose_nothing_of_each_other(control_plane: kube.Cluster, hand: Hand):
-    with an_operator(control_plane, hand.namespace) as operator:
+def test_what_somebody_changed_while_no_operator_ran_is_mended_by_the_next(control_plane: kube.Cluster, hand: Hand):
+    with an_operator(control_plane, hand.namespace):
         hand.serve(a_body())
-        for n in range(1, 41):
-            hand.patch("resnet", serving={"maxQueue": 100 + n})
-            plan = {"revision": n, "ramps": [{"ramp": 0, "threshold": 0.5}]}
-            meta = {"name": "resnet", "namespace": hand.namespace}
-            control_plane.kubectl(
-                "apply", "--server-side", "--subresource=status", "--field-manager=apparate-controller", "-f", "-",
-                input=yaml.safe_dump({**SHARE, "metadata": meta, "status": {"plan": plan}}),
-            )  # fmt: skip
-        wanted = hand.get()["metadata"]["generation"]
-        eventually(lambda: hand.get()["status"]["observedGeneration"] == wanted, within=20)
-        assert hand.get()["status"]["plan"]["revision"] == 40
-        assert operator.metric('apparate_operator_reconciles_total{result="api"}') == 0
+    image = {"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "other:1"}
+    hand.edit("deployment/resnet-worker", image)
+    hand.edit("pvc/resnet-prepared", {"op": "remove", "path": "/metadata/ownerReferences"})
+    with an_operator(control_plane, hand.namespace):
+        eventually(lambda: hand.deployment().spec.template.spec.containers[0].image != "other:1", within=30)
+        eventually(lambda: hand.read("pvc/resnet-prepared")["metadata"].get("ownerReferences"), within=20)
 
 
-def test_many_models_at_once_are_all_looked_after_in_little_memory(control_plane: kube.Cluster, hand: Hand):
-    with an_operator(control_plane, hand.namespace) as operator:
+def test_an_object_with_another_value_where_none_may_be_changed_is_made_anew(control_plane: kube.Cluster, hand: Hand):
+    names = ("rolebinding/resnet-worker", "secret/resnet-redis", "deployment/resnet-worker")
+    with an_operator(control_plane, hand.namespace):
+        hand.serve(a_body())
+    binding, secret, deployment = (hand.read(one) for one in names)
+    binding["roleRef"]["name"] = "other"
+    secret |= {"immutable": True, "data": {"url": "bm8="}}
+    deployment["spec"]["selector"]["matchLabels"]["other"] = "one"
+    deployment["spec"]["template"]["metadata"]["labels"]["other"] = "one"
+    for body in (binding, secret, deployment):
+        for name in ("uid", "resourceVersion", "managedFields", "creationTimestamp"):
+            body["metadata"].pop(name, None)
+        control_plane.kubectl("replace", "--force", "--grace-period=0", "-f", "-", input=json.dumps(body))
+    with an_operator(control_plane, hand.namespace):
+        told = eventually(
+            lambda: found if len(found := [text for why, text in hand.events() if why == "Recreated"]) == 3 else None,
+            within=30,
+        )
+        assert all(any(name in text for text in told) for name in ("RoleBinding", "Secret", "Deployment"))
+        assert hand.read(names[0])["roleRef"]["name"] == "resnet-worker"
+        assert hand.read(names[1])["data"]["url"] != "bm8="
+        assert "other" not in hand.deployment().spec.selector.match_labels
+        eventually(lambda: hand.start_workers() or hand.condition("Ready")[0] == "True", within=30)
+
+
+def test_deleting_a_model_leaves_nothing_behind_even_without_an_operator(control_plane: kube.Cluster, hand: Hand):
+    cascades = ("background", "foreground")
+    with an_operator(control_plane, hand.namespace):
+        for cascade in cascades:
+            hand.create(a_body(cascade))
+            hand.prepare(cascade)
+        for cascade in cascades:
+            eventually(lambda name=cascade: hand.deployment(name), within=20)
+    for cascade in cascades:
+        hand.cluster.kubectl("delete", "eem", cascade, "-n", hand.namespace, f"--cascade={cascade}", "--timeout=60s")
+    assert eventually(lambda: not hand.leftovers(), within=60)
+
+
+def test_when_a_right_is_taken_away_the_last_word_says_which_and_what_grants_it(
+    control_plane: kube.Cluster, hand: Hand
+):
+    hand.core.create_namespaced_service_account(hand.namespace, {"metadata": {"name": "operator"}})
+    grant = ("create", "rolebinding", "operator", "--clusterrole=cluster-admin", "-n", hand.namespace)
+    control_plane.kubectl(*grant, f"--serviceaccount={hand.namespace}:operator")
+    kubeconfig = control_plane.kubeconfig_of(hand.namespace, "operator")
+    with an_operator(control_plane, hand.namespace, kubeconfig=kubeconfig, resync_seconds="2") as operator:
         operator.settle()
-        bodies = [a_body(f"model{n}") for n in range(40)]
-        for body in bodies:
-            body["metadata"]["namespace"] = hand.namespace
-        control_plane.apply(*bodies)
-        eventually(lambda: len(hand.batch.list_namespaced_job(hand.namespace).items) == 40, within=60)
-        eventually(lambda: operator.metric("apparate_operator_waiting_models ") == 0, within=20)
-        text = Path(f"/proc/{operator.process.pid}/status").read_text()
-        assert int(text.partition("VmRSS:")[2].split()[0]) < 250 * 1024
+        control_plane.kubectl("delete", "rolebinding", "operator", "-n", hand.namespace)
+        assert operator.process.wait(40) == 1
+        last = json.loads(operator.process.err[-1])
+        assert last["event"] == "the operator stops"
+        assert f"may not get, list, watch pods.v1 in namespace {hand.namespace}" in last["why"]
+        assert "rbac.create" in last["why"]
+
+
+def test_credentials_that_the_api_server_refuses_are_told_as_such(control_plane: kube.Cluster, hand: Hand):
+    known = yaml.safe_load(control_plane.kubeconfig.read_text())
+    known["users"][0]["user"] = {"token": "expired"}
+    kubeconfig = control_plane.folder / "expired.kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(known))
+    with an_operator(control_plane, hand.namespace, kubeconfig=kubeconfig) as operator:
+        said = eventually(lambda: found if "refused" in str(found := operator.health()[1]) else None, within=20)
+        assert "the API server refused the operator's credentials" in said[0]
+        assert "401" in said[0]
+
+
+def test_secrets_of_an_earlier_setting_go_when_no_worker_needs_them_any_more(control_plane: kube.Cluster, hand: Hand):
+    with an_operator(control_plane, hand.namespace):
+        hand.serve(a_body())
+    assert "secret/resnet-redis" in hand.leftovers()
+    with an_operator(control_plane, hand.namespace, redis_url="", redis_secret="own", resync_seconds="2") as operator:
+        eventually(lambda: len(hand.pods("worker")) == 2, within=30)  # the new one waits to be ready
+        assert "secret/resnet-redis" in hand.leftovers()
+        hand.start_workers()
+        eventually(lambda: "secret/resnet-redis" not in hand.leftovers(), within=30)
+        assert operator.metric('apparate_operator_writes_total{kind="Secret",verb="delete"}') == 1

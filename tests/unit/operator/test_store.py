@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from apparate.contract.labels import UID_LABEL
-from apparate_operator.kinds import DEPLOYMENT, JOB, MODEL, Json
+from apparate_operator.kinds import DEPLOYMENT, JOB, MODEL, POD, Json
 from apparate_operator.store import Store
-from apparate_operator.trimming import bonds
+from apparate_operator.trimming import bonds, trim
 
 KEY = ("shop", "resnet")
 
@@ -113,6 +113,18 @@ def test_of_an_object_only_what_decisions_read_is_kept():
     kept = store.of("u1")[DEPLOYMENT, "job"]
     assert kept["spec"] == {"replicas": 2}
     assert "managedFields" not in kept["metadata"]
+
+
+def test_what_was_trimmed_when_it_was_listed_stays_as_it_is():
+    body = an_owned(2, {UID_LABEL: "u1", "app.kubernetes.io/component": "worker"}, ["u1"])
+    body["status"] = {"containerStatuses": [{"name": "worker", "ready": True, "image": "w"}]}
+    once = trim(POD, body)
+    assert trim(POD, once) is once
+    store = Store()
+    store.put(MODEL, a_model(1))
+    assert store.behind(POD, [once]) == ["shop/worker"]
+    assert store.replace(POD, [once], 5) == {KEY}
+    assert store.of("u1")[POD, "worker"] == once
 
 
 def an_owned(version: int, labels: Json, owners: list[str]) -> Json:
