@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from apparate_demo import oip
+
+CONNECT_WITHIN_S = 1.0
+LAST_ANSWER = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
+"""The server says so of a connection that it is about to close."""
+
+
+class NotConnected(ConnectionError):
+    """There is no connection, so the request was not sent: it may be tried again."""
 
 
 class Transport(Protocol):
@@ -31,11 +40,11 @@ class Transport(Protocol):
 class GrpcTransport:
     """gRPC, asyncio; messages go in and come out as bytes."""
 
-    def __init__(self, address: str, model: str) -> None:
+    def __init__(self, address: str, model: str, options: Sequence[tuple[str, int]] = ()) -> None:
         import grpc.aio
 
         self._model = model
-        self._channel = grpc.aio.insecure_channel(address)
+        self._channel = grpc.aio.insecure_channel(address, options=options)
         self._infer: Any = self._channel.unary_unary(oip.GRPC_METHOD)
         self._live: Any = self._channel.unary_unary(oip.GRPC_LIVE)
 
@@ -71,18 +80,27 @@ class HttpTransport:
         self._all: list[_Connection] = []
 
     async def send(self, request: bytes) -> tuple[int, bytes]:
-        """Send one whole request; the status line and headers with the body behind them, as (body offset, bytes)."""
-        loop = asyncio.get_running_loop()
+        """Send one whole request; the status line and headers with the body behind them, as (body offset, bytes).
+
+        Raises NotConnected when there is no connection to send it on.
+        """
         while self._free and self._free[-1].closed:
             self._free.pop()
-        if self._free:
-            connection = self._free.pop()
-        else:
-            _, connection = await loop.create_connection(_Connection, self._host, int(self._port))
-            self._all.append(connection)
+        connection = self._free.pop() if self._free else await self._connect()
         answer = await connection.ask(request)
         self._free.append(connection)
         return answer
+
+    async def _connect(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_WITHIN_S):
+                _, connection = await loop.create_connection(_Connection, self._host, int(self._port))
+        except OSError as error:  # of which TimeoutError is one
+            raise NotConnected(f"no connection to {self._address}: {error or type(error).__name__}") from None
+        self._all = [one for one in self._all if not one.closed]
+        self._all.append(connection)
+        return connection
 
     async def ping(self) -> None:
         """GET /v2/health/live."""
@@ -137,10 +155,13 @@ class _Connection(asyncio.Protocol):
         if start < 4 or self._waiting is None or self._waiting.done():
             return
         if len(self._received) >= start + _content_length(self._received[:start]):
+            if LAST_ANSWER.search(self._received, 0, start):
+                self.close()  # or the next request on it would be lost
             self._waiting.set_result((start, bytes(self._received)))
 
     def close(self) -> None:
         """Close the connection."""
+        self.closed = True
         if self._transport is not None:
             self._transport.close()
 
