@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from support.kube import Cluster
+
+CRD = "earlyexitmodels.apparate.dev"
 CHART = Path(__file__).resolve().parents[2] / "charts" / "apparate"
 WITHIN_S = 90
 
@@ -67,6 +72,35 @@ class Helm:
     def set(self, values: Mapping[str, Any] | None) -> list[str]:
         """Arguments that set `values`, which may be nested; JSON keeps the types."""
         return [f"--set-json={key}={json.dumps(value)}" for key, value in (values or {}).items()]
+
+
+def an_older_chart(folder: Path, *, lacks: tuple[str, str] = ("budget", "rampOverhead")) -> Path:
+    """The chart one version back, made in `folder`: a lower number, and a CRD whose spec lacks a field of today's."""
+    chart = folder / "older" / "apparate"
+    shutil.copytree(CHART, chart)
+    facts = yaml.safe_load((chart / "Chart.yaml").read_text())
+    (chart / "Chart.yaml").write_text(yaml.safe_dump({**facts, "version": "0.0.9", "appVersion": "0.0.9"}))
+    path = chart / "files" / "crd" / "earlyexitmodels.apparate.dev.yaml"
+    crd = yaml.safe_load(path.read_text())
+    crd["metadata"]["annotations"] = {"apparate.dev/schema": "older"}
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    part, name = lacks
+    del spec["properties"][part]["properties"][name]
+    path.write_text(yaml.safe_dump(crd, sort_keys=False))
+    return chart
+
+
+@contextlib.contextmanager
+def a_home(cluster: Cluster, labels: dict[str, str] | None = None) -> Iterator[str]:
+    """A fresh namespace in a cluster without our CRD. Releases in it, and the CRD, are gone when the block ends."""
+    with cluster.namespace(labels) as name:
+        try:
+            yield name
+        finally:
+            helm = Helm(cluster.bin / "helm3", cluster.environ)
+            for release in yaml.safe_load(helm("list", "-n", name, "-o", "yaml")) or []:
+                helm("uninstall", release["name"], "-n", name)
+    cluster.kubectl("delete", "crd", CRD, "--ignore-not-found", "--timeout=60s")
 
 
 def pod_specs(documents: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
