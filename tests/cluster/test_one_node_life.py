@@ -41,7 +41,7 @@ def _namespaces() -> set[str]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             found.add(str((process / "ns/net").readlink()))
-        except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+        except OSError:  # it ended meanwhile, or is not for us to see
             continue
     return found
 
