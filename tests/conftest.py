@@ -55,22 +55,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"EEM_TEST_REQUIRE names {sorted(unknown)}, there are: {', '.join(TIERS)}")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What stays together when several processes share the tests (-n): a file, and all that need what is there once."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        asked = set(getattr(item, "fixturenames", ()))
-        if "bare_control_plane" in asked:
-            together = "bare control plane"
-        elif "control_plane" in asked and os.environ.get(kube.OPT_IN):
-            together = "cluster of the user's"
-        else:
-            together = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(together))
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for tier in TIERS:
         if item.get_closest_marker(tier) is not None:
