@@ -171,13 +171,14 @@ class DeviceThread:
             self._serve([item])
 
     def _relieved(self, schedule: Schedule) -> Schedule:
-        """The schedule, without its ramps while whole batches wait and there is no room for more answered rows.
+        """The schedule, without its ramps while whole batches wait and nothing more can be put off.
 
         Then answers wait for the queue, and every ramp would lengthen it. Until then, rows that step aside let a burst
-        through faster than the plain model would.
+        through faster than the plain model would; what is no burst fills the room, or outlasts their patience.
         """
-        crowd = self._batcher.waiting >= self._max_batch
-        self._shedding = crowd and (self._shedding or not self._room(self._max_batch))
+        parked, crowd = self._parked, self._batcher.waiting >= self._max_batch
+        put_off = not self._room(self._max_batch) or (parked.rows > 0 and parked.oldest_s >= PARKED_S)
+        self._shedding = crowd and (self._shedding or put_off)
         if not (self._shedding and schedule.active):
             return schedule
         self._shed += 1

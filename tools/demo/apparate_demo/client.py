@@ -27,7 +27,7 @@ from apparate_demo.transport import Transport, connect
 
 LEAD_S = 0.05  # from the end of preparations to the first arrival
 ANSWER_TIMEOUT_S = 60.0  # for the last answers of a slice; a queue as long as this is a broken run
-SATURATION_WARM_UP = 0.25  # share of a saturation run that is not counted
+SATURATION_WARM_UP = 0.5  # share of a saturation run that is not counted: what a burst put off must be paid by then
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -23,6 +23,7 @@ from apparate_demo.scenarios import SCENARIOS
 from apparate_demo.scenarios.scenario import Scenario, Workspace, default_workdir, write
 
 PROTOCOLS = ("http", "grpc")
+DEFAULT_SECONDS = ", ".join(f"{scenario.seconds:.0f} for {name}" for name, scenario in SCENARIOS.items())
 
 
 def demo_command(
@@ -31,7 +32,10 @@ def demo_command(
         Path | None,
         typer.Option(help="Traffic of your own: folder of images, video, .npz or JSON-lines; for cifar the folder."),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=2, max=86_400, help="Seconds of traffic, half of it plain.")] = 120.0,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=2, max=86_400, help=f"Seconds of traffic, half of it plain; else {DEFAULT_SECONDS}."),
+    ] = None,
     load: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of the plain model's capacity.")] = 0.5,
     protocol: Annotated[str, typer.Option(help="How the client asks: http or grpc.")] = "http",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here; - for stdout.")] = None,
@@ -57,7 +61,7 @@ def demo_command(
     try:
         workspace = write(scenario, workdir or default_workdir(model), data)
         prepare(workspace, tell)
-        run = compare(workspace, Options(seconds, load, protocol), tell)
+        run = compare(workspace, Options(seconds or scenario.seconds, load, protocol), tell)
     except InvalidData as error:
         raise CommandError(str(error), BAD_INPUT) from None
     except (StackFailed, ClientError) as error:

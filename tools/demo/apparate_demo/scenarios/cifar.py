@@ -38,4 +38,5 @@ SCENARIO = Scenario(
     },
     gather=gather,
     spec={"budget": {"rampOverhead": 0.05}},
+    seconds=240.0,
 )

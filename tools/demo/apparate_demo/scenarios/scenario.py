@@ -46,6 +46,8 @@ class Scenario:
     gather: Callable[[Path | None], Materials]
     spec: Mapping[str, Any]
     """What else the document says."""
+    seconds: float = 120.0
+    """Of traffic, unless the user says: slower models need longer for the same number of records."""
 
 
 @dataclass(frozen=True)

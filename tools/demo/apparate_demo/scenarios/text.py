@@ -71,4 +71,5 @@ SCENARIO = Scenario(
     },
     gather=gather,
     spec={},
+    seconds=240.0,
 )
