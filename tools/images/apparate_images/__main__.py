@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     if asked.archives:
         print(*build.in_order(done), sep="\n")
     if asked.links:
-        _link(asked.links)
+        _link(done, asked.links)
     return 0
 
 
@@ -67,13 +67,14 @@ def _by_buildah(names: Sequence[str], arguments: Sequence[str]) -> list[Made]:
     return done
 
 
-def _link(folder: Path) -> None:
-    """Links to whatever is made of the files as they are now; archives are numbered in the order to load them in."""
+def _link(fresh: Sequence[Made], folder: Path) -> None:
+    """Links to what was made now, and to others that are up to date; archives are numbered in the order to load."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
         if old.is_symlink():
             old.unlink()
-    done = [one for one in map(build.made, images.ALL) if one is not None]
+    known = {made.name: made for made in fresh}
+    done = [one for one in (known.get(image.name) or build.made(image) for image in images.ALL) if one is not None]
     targets = {f"{number}-{one.name.rsplit('-', 1)[0]}.tar": one for number, one in enumerate(build.in_order(done), 1)}
     targets |= {f"{made.name}.cdx.json": made.sbom for made in done}
     for name, target in targets.items():

@@ -101,7 +101,7 @@ def _build(image: Image, position: str) -> Made:
 
 
 def _command(image: Image, reference: str, *more: str) -> list[str]:
-    bases = {"BASE": base.runtime(), "BUILD_BASE": base.for_building()}
+    bases = {"BASE": base.runtime(), "BUILD_BASE": base.for_building(), "FRESH": str(time.time_ns())}
     if image.parent:
         bases["PARENT"] = images.reference(image.parent)
     _share_uv_cache()

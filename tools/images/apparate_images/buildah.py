@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -87,7 +88,7 @@ def follow(*arguments: str, log: Path) -> None:
         for line in process.stdout:
             out.write(line)
             out.flush()
-            if line.startswith(("STEP", "Prepared", "Installed", "Bytecode")):
+            if re.match(r"(\[\S+\] )?STEP|Prepared |Installed |Bytecode ", line):
                 place.say(f"  {line.rstrip()[:100]}")
         status = process.wait()
     if status:
