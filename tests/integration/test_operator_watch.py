@@ -94,6 +94,9 @@ class Heard:
         if kind is MODEL:
             self.all.append((event, str(body["metadata"]["name"])))
 
+    async def stop(self) -> None:
+        """Nothing is under way."""
+
 
 @contextlib.asynccontextmanager
 async def watching(api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Heard]:
@@ -127,8 +130,9 @@ async def watching(api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch) -> A
         assert not running.done()
     finally:
         stop.set()
-        await asyncio.wait({running}, timeout=20)
+        _, hanging = await asyncio.wait({running}, timeout=20)
         await runner.cleanup()
+        assert not hanging
 
 
 async def test_a_version_that_is_too_old_is_listed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
