@@ -5,6 +5,8 @@ export PYTHONDONTWRITEBYTECODE := # without compiled files each process that nee
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 HERE := not gpu and not e2e# tiers that any machine can run
+JOBS := $(if $(EEM_TEST_KUBECONFIG),0,2)# processes that share the tests, each with a control plane of its own
+SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 CLUSTER := PYTHONPATH=tools/cluster $(BIN)/python -m apparate_cluster
 TOOLS := .cache/cluster/bin# links to the built Kubernetes tools
 
@@ -20,7 +22,8 @@ demo: setup ## Serve a real model plain and with early exits on the same traffic
 	@$(BIN)/apparate demo $(ARGS)
 
 test: lint test-tools ## Lint, then drift, golden, unit, integration and cluster tests (ARGS="-k redis")
-	$(PYTEST) -m "$(HERE)" tests/drift tests/golden tests/unit tests/integration tests/cluster $(ARGS)
+	$(PYTEST) -m "$(HERE)" tests/integration $(ARGS) || [ $$? = 5 ] # 5: ARGS selects none of these
+	$(PYTEST) $(SHARED) -m "$(HERE)" tests/drift tests/golden tests/unit tests/cluster $(ARGS)
 
 test-unit: setup ## Unit tests only: no process, no network
 	$(PYTEST) tests/unit $(ARGS)
@@ -32,7 +35,7 @@ test-integration: setup ## Tests against real Redis, gRPC and HTTP servers on lo
 	EEM_TEST_REQUIRE=redis $(PYTEST) -m "$(HERE)" tests/integration $(ARGS)
 
 test-cluster: test-tools ## Tests against a real Kubernetes API on loopback
-	EEM_TEST_REQUIRE=cluster $(PYTEST) -m "$(HERE)" tests/cluster $(ARGS)
+	EEM_TEST_REQUIRE=cluster $(PYTEST) $(SHARED) -m "$(HERE)" tests/cluster $(ARGS)
 
 test-gpu: setup ## Parity and latency on a CUDA device
 	EEM_TEST_REQUIRE=gpu $(PYTEST) tests/gpu $(ARGS)
