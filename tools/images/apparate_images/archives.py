@@ -112,7 +112,7 @@ def _pack(archive: Path, reference: str, manifest: str, left_out: set[str]) -> N
         ],
     }
     digests = [layer["digest"] for layer in content["layers"] if layer["digest"] not in left_out]
-    with tarfile.open(archive, "w", copybufsize=COPY_BYTES) as packed:
+    with tarfile.open(archive, "w", copybufsize=COPY_BYTES) as packed:  # type: ignore[call-overload] # typeshed lacks it
         _add(packed, "oci-layout", json.dumps({"imageLayoutVersion": "1.0.0"}).encode())
         for digest in dict.fromkeys([manifest, content["config"]["digest"], *digests]):
             packed.add(_blob(digest), f"blobs/{digest.replace(':', '/')}")
