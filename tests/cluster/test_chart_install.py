@@ -1,4 +1,4 @@
-"""helm install, upgrade, rollback and uninstall of the chart, against a control plane of these tests' own.
+"""helm install, upgrade, rollback and uninstall of the chart, against a real API server.
 
 Nothing is waited for by helm: there is no kubelet. Pods exist when a ReplicaSet's were admitted.
 """
@@ -6,20 +6,17 @@ Nothing is waited for by helm: there is no kubelet. Pods exist when a ReplicaSet
 from __future__ import annotations
 
 import base64
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from support.eventually import eventually
-from support.helm import CHART, Helm, HelmFailed
-from support.kube import Cluster, a_control_plane
+from support.helm import CRD, Helm, HelmFailed, a_home, an_older_chart, established
+from support.kube import Cluster
 
 pytestmark = pytest.mark.cluster
-CRD = "earlyexitmodels.apparate.dev"
 CRD_FILE = f"files/crd/{CRD}.yaml"
 MODEL = {
     "apiVersion": "apparate.dev/v1alpha1",
@@ -36,10 +33,9 @@ MODEL = {
 }
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with a_control_plane() as plane:
-        yield plane
+@pytest.fixture
+def cluster(bare_control_plane: Cluster) -> Cluster:
+    return bare_control_plane
 
 
 @pytest.fixture(params=["helm3", "helm"], ids=["helm-3", "helm-4"])
@@ -49,27 +45,15 @@ def helm(request: pytest.FixtureRequest, cluster: Cluster) -> Helm:
 
 @pytest.fixture
 def home(cluster: Cluster) -> Iterator[str]:
-    """A fresh namespace that enforces `restricted` in a cluster without our CRD; releases in it are gone afterwards."""
-    with cluster.namespace({"pod-security.kubernetes.io/enforce": "restricted"}) as name:
+    """A fresh namespace that enforces `restricted`."""
+    with a_home(cluster, {"pod-security.kubernetes.io/enforce": "restricted"}) as name:
         yield name
-        helm = Helm(cluster.bin / "helm3", cluster.environ)
-        for release in yaml.safe_load(helm("list", "-n", name, "-o", "yaml")) or []:
-            helm("uninstall", release["name"], "-n", name)
-    cluster.kubectl("delete", "crd", CRD, "--ignore-not-found", "--timeout=60s")
 
 
 @pytest.fixture
 def older(tmp_path: Path) -> Path:
-    """The chart one version back: a lower number, and a CRD that lacks a field of today's."""
-    chart = tmp_path / "older" / "apparate"
-    shutil.copytree(CHART, chart)
-    facts = yaml.safe_load((chart / "Chart.yaml").read_text())
-    (chart / "Chart.yaml").write_text(yaml.safe_dump({**facts, "version": "0.0.9", "appVersion": "0.0.9"}))
-    crd = yaml.safe_load((chart / CRD_FILE).read_text())
-    crd["metadata"]["annotations"] = {"apparate.dev/schema": "older"}
-    del spec_fields(crd)["budget"]["properties"]["rampOverhead"]
-    (chart / CRD_FILE).write_text(yaml.safe_dump(crd, sort_keys=False))
-    return chart
+    """The chart one version back; its CRD lacks `rampOverhead`."""
+    return an_older_chart(tmp_path)
 
 
 def spec_fields(crd: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +63,7 @@ def spec_fields(crd: dict[str, Any]) -> dict[str, Any]:
 
 def apply_model(cluster: Cluster, namespace: str) -> str:
     """Make an EarlyExitModel as soon as the CRD serves; its uid."""
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=30s")
+    established(cluster)
     cluster.apply(MODEL, namespace=namespace)
     return str(cluster.get("eem", "ours", "-n", namespace)["metadata"]["uid"])
 
@@ -203,7 +187,7 @@ def test_helm_4_upgrades_what_helm_3_installed(cluster: Cluster, home: str, olde
 
 def test_a_list_of_namespaces_gives_no_right_anywhere_else(helm: Helm, cluster: Cluster, home: str) -> None:
     helm.install({"namespaces": [home]}, namespace=home)
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=30s")
+    established(cluster)
     operator = f"--as=system:serviceaccount:{home}:apparate-operator"
     may = ["auth", "can-i", operator, "create", "deployments"]
     assert cluster.kubectl(*may, "-n", home).strip() == "yes"
@@ -230,14 +214,17 @@ def test_pods_fit_a_quota_on_requests_and_memory(helm: Helm, cluster: Cluster, h
 
 
 def test_monitors_are_made_where_the_cluster_knows_them(helm: Helm, cluster: Cluster, home: str) -> None:
-    cluster.apply(*(any_shape(kind) for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule")))
+    stand_ins = [any_shape(kind) for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule")]
+    cluster.apply(*stand_ins)
     try:
-        cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        for one in stand_ins:
+            established(cluster, one["metadata"]["name"])
         helm.install({"monitoring": {"labels": {"release": "kps"}}}, namespace=home)
         listed = cluster.kubectl(
             "get", "servicemonitors,podmonitors,prometheusrules", "-n", home, "-l", "release=kps", "-o", "name"
         )
-        assert len(listed.split()) == 3
+        kinds = {one.partition(".")[0] for one in listed.split()}
+        assert kinds == {"servicemonitor", "podmonitor", "prometheusrule"}
         helm("uninstall", "apparate", "-n", home)
     finally:
         cluster.kubectl("delete", "crd", "-l", "stand-in=true")

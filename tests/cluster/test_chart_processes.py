@@ -16,7 +16,7 @@ import pytest
 from apparate.contract.resource import EarlyExitModel
 from apparate.service.redis_server import free_port
 from support.eventually import eventually
-from support.helm import Helm, environment, one
+from support.helm import Helm, a_home, environment, established, one
 from support.kube import ROOT, Cluster
 from support.models_on_kubernetes import a_catalog, catalog_body
 from support.processes import Process, a_process
@@ -26,15 +26,13 @@ LISTENING = {"operator": "EEM_OPERATOR_HEALTH_PORT", "controller": "EEM_CONTROLL
 
 
 @pytest.fixture(params=["cluster-wide", "one namespace"])
-def home(request: pytest.FixtureRequest, own_control_plane: Cluster) -> Iterator[tuple[Cluster, str]]:
+def home(request: pytest.FixtureRequest, bare_control_plane: Cluster) -> Iterator[tuple[Cluster, str]]:
     """A namespace in which the chart is installed, for all namespaces or for itself only."""
-    with own_control_plane.namespace() as name:
+    with a_home(bare_control_plane) as name:
         only = {"namespaces": [name]} if request.param == "one namespace" else {}
-        Helm(own_control_plane.bin / "helm", own_control_plane.environ).install(only, namespace=name)
-        own_control_plane.kubectl(
-            "wait", "--for=condition=Established", "crd/earlyexitmodels.apparate.dev", "--timeout=30s"
-        )
-        yield own_control_plane, name
+        Helm(bare_control_plane.bin / "helm", bare_control_plane.environ).install(only, namespace=name)
+        established(bare_control_plane)
+        yield bare_control_plane, name
 
 
 def as_in_a_pod(cluster: Cluster, namespace: str, component: str, **instead: str) -> dict[str, str]:

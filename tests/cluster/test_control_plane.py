@@ -47,10 +47,10 @@ def test_kubectl_errors_are_raised_with_what_kubectl_said(control_plane: kube.Cl
 
 
 def test_two_control_planes_know_nothing_of_each_other(
-    control_plane: kube.Cluster, own_control_plane: kube.ControlPlane
+    control_plane: kube.Cluster, bare_control_plane: kube.Cluster
 ) -> None:
-    own_control_plane.kubectl("create", "namespace", "only-here")
-    assert "only-here" not in control_plane.kubectl("get", "namespaces")
+    with bare_control_plane.namespace() as only_here:
+        assert only_here not in control_plane.kubectl("get", "namespaces")
 
 
 def test_a_control_plane_ends_with_the_test_run_that_started_it_even_when_that_is_killed(tmp_path: Path) -> None:
@@ -80,15 +80,14 @@ def test_a_folder_with_something_in_it_is_not_taken_over(tmp_path: Path) -> None
     assert (done.returncode, (tmp_path / "thesis.txt").read_text()) == (1, "mine"), done.stderr
 
 
-def test_a_cluster_that_was_not_given_to_tests_is_refused(own_control_plane: kube.ControlPlane) -> None:
+def test_a_cluster_is_used_only_while_it_is_given_to_tests(bare_control_plane: kube.Cluster) -> None:
+    mark = ("configmap", kube.OWNED, "-n", "kube-system")
+    bare_control_plane.kubectl("create", *mark)
+    with kube.an_existing_cluster(bare_control_plane.kubeconfig) as cluster:
+        assert "kube-system" in cluster.kubectl("get", "namespaces")
+    bare_control_plane.kubectl("delete", *mark)
     with (
         pytest.raises(kube.NotOurs, match="not marked as theirs"),
-        kube.an_existing_cluster(own_control_plane.kubeconfig),
+        kube.an_existing_cluster(bare_control_plane.kubeconfig),
     ):
         pass
-
-
-def test_a_cluster_that_was_given_to_tests_is_used(own_control_plane: kube.ControlPlane) -> None:
-    own_control_plane.kubectl("create", "configmap", kube.OWNED, "-n", "kube-system")
-    with kube.an_existing_cluster(own_control_plane.kubeconfig) as cluster:
-        assert "kube-system" in cluster.kubectl("get", "namespaces")

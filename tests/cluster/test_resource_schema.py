@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,10 +104,10 @@ def mutated(path: tuple[Any, ...], value: Any, document: dict[str, Any]) -> None
             at[part] = {}
         at = at[part]
     assume(isinstance(at, dict))
-    at[path[-1]] = value
+    at[path[-1]] = copy.deepcopy(value)  # the next change may set something in it
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3))
 def test_local_mode_and_the_api_server_agree_on_any_document(
     api: client.CustomObjectsApi, changes: list[tuple[tuple[Any, ...], Any]]

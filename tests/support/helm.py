@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from support.eventually import eventually
 from support.kube import Cluster
 
 CRD = "earlyexitmodels.apparate.dev"
@@ -88,6 +89,16 @@ def an_older_chart(folder: Path, *, lacks: tuple[str, str] = ("budget", "rampOve
     del spec["properties"][part]["properties"][name]
     path.write_text(yaml.safe_dump(crd, sort_keys=False))
     return chart
+
+
+def established(cluster: Cluster, crd: str = CRD) -> None:
+    """Wait until a CRD serves. `kubectl wait` fails while it has no conditions at all."""
+
+    def serves() -> bool:
+        conditions = cluster.get("crd", crd).get("status", {}).get("conditions") or []
+        return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+    eventually(serves, within=30)
 
 
 @contextlib.contextmanager
