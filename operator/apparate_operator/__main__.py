@@ -22,6 +22,7 @@ from apparate_operator.settings import OperatorSettings
 from apparate_operator.start import last_word, ready_to_start
 
 STOPPED, USAGE = 1, 2  # exit status: could not go on; exit status: cannot start as asked
+KOPF_STOPS_S = 10.0
 log = get_logger(__name__)
 
 
@@ -77,6 +78,7 @@ async def run(settings: OperatorSettings, client: KubeClient) -> int:
 async def work(operator: Operator, settings: OperatorSettings) -> Exception | None:
     """Watch and work until a signal comes, which kopf takes, or something fails: that failure."""
     leading = asyncio.create_task(operator.run(), name="operator")
+    rights = asyncio.create_task(operator.watch_rights(), name="rights")
     watching = asyncio.create_task(
         kopf.operator(
             registry=kopf.get_default_registry(),
@@ -88,9 +90,11 @@ async def work(operator: Operator, settings: OperatorSettings) -> Exception | No
         ),
         name="kopf",
     )
-    tasks = (leading, watching, asyncio.create_task(operator.watch_rights(), name="rights"))
+    tasks = (leading, watching, rights)
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if leading.cancelled():  # kopf was told to stop and has begun with us
+            await asyncio.wait({watching}, timeout=KOPF_STOPS_S)
     finally:
         for task in tasks:
             task.cancel()

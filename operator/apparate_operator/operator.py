@@ -54,6 +54,7 @@ class Operator:
             give_up_s=settings.lease_seconds * GIVE_UP_S / DURATION_S,
         )
         self._leads_since: float | None = None
+        self._running: asyncio.Task[None] | None = None
 
     def leads(self) -> bool:
         """Whether this replica may write."""
@@ -71,8 +72,15 @@ class Operator:
         if key is not None and self.leads():
             self.queue.add(key)
 
+    async def stop(self) -> None:
+        """End `run`, and with it the lead."""
+        if self._running is not None and not self._running.done():
+            self._running.cancel()
+            await asyncio.wait({self._running})
+
     async def run(self) -> None:
         """Lead whenever the Lease can be had, until cancelled."""
+        self._running = asyncio.current_task()
         beside = [asyncio.create_task(self._watch_lag(), name="lag")]
         beside += [asyncio.create_task(self._watch_definition(), name="definition")]
         try:

@@ -34,14 +34,14 @@ async def test_after_a_connection_that_swallowed_everything_changes_are_followed
     port = int(control_plane.url.rpartition(":")[2])
     async with TcpProxy(port) as proxy:
         through = control_plane.kubeconfig_at(f"https://127.0.0.1:{proxy.port}")
-        running = an_operator(control_plane, hand.namespace, kubeconfig=through, watch_seconds="2")
+        running = an_operator(control_plane, hand.namespace, kubeconfig=through)
         with contextlib.ExitStack() as stack:
             operator = await asyncio.to_thread(stack.enter_context, running)
             stack.callback(proxy.resume)
             await asyncio.to_thread(operator.settle)
             await asyncio.to_thread(hand.serve, a_body())
             proxy.swallow()
-            await asyncio.sleep(8)  # longer than a watch may be silent here
+            await asyncio.sleep(12)  # longer than a watch may be silent here
             await asyncio.to_thread(hand.patch, "resnet", serving={"replicas": 3})
             proxy.resume()
             await eventually_async(lambda: asyncio.to_thread(lambda: hand.deployment().spec.replicas == 3), within=60)

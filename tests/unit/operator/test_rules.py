@@ -33,10 +33,10 @@ def test_every_handler_is_async_and_only_hears_events():
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.decorator_list
     }
-    assert len(decorated) == 6
+    assert len(decorated) == 7
     for kind, names in decorated.values():
         assert kind is ast.AsyncFunctionDef
-        assert all(name.startswith(("kopf.on.event(", "kopf.on.login(")) for name in names)
+        assert all(name.startswith(("kopf.on.event(", "kopf.on.login(", "kopf.on.cleanup(")) for name in names)
 
 
 def test_only_one_file_calls_the_api():
