@@ -27,7 +27,7 @@ PARKED_BATCHES = 16  # that answered rows may fill: so many answers, at most, a 
 TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16 costs an eighth less than one of 8
 PARTING_MS = 0.15  # that it costs to part rows and to join them with others later
 RAMPS_WHEN_SHED = 16  # one pass in so many keeps its ramps, so that feedback never ends
-PARKED_S = 1.0  # after which answered rows are taken on although the queue does not end
+PARKED_S = 1.0  # after which answered rows are taken on although the queue does not end, unless it is a crowd
 DONE = object()
 EMPTY: Array = np.zeros(0, np.int32)
 IDLE_TICK_S = 0.5  # how often an idle device thread shows that it turns
@@ -138,7 +138,7 @@ class DeviceThread:
         parked = self._parked
         if parked.rows and not batch:
             self._go_on(parked.take(self._tail_batch), to_end=False)
-        elif parked.rows and parked.oldest_s >= PARKED_S:
+        elif parked.rows and parked.oldest_s >= PARKED_S and not self._crowd():
             self._go_on(parked.take(self._tail_batch), to_end=True)
         return True
 
@@ -176,13 +176,17 @@ class DeviceThread:
         Then answers wait for the queue, and every ramp would lengthen it. Until then, rows that step aside let a burst
         through faster than the plain model would; what is no burst fills the room, or outlasts their patience.
         """
-        parked, crowd = self._parked, self._batcher.waiting >= self._max_batch
+        parked = self._parked
         put_off = not self._room(self._max_batch) or (parked.rows > 0 and parked.oldest_s >= PARKED_S)
-        self._shedding = crowd and (self._shedding or put_off)
+        self._shedding = self._crowd() and (self._shedding or put_off)
         if not (self._shedding and schedule.active):
             return schedule
         self._shed += 1
         return schedule if self._shed % RAMPS_WHEN_SHED == 0 else schedule.without_ramps
+
+    def _crowd(self) -> bool:
+        """Whether whole batches wait. What stood aside, however long ago, would delay them all."""
+        return self._batcher.waiting >= self._max_batch
 
     def _room(self, rows: int) -> bool:
         """Whether so many answered rows may step aside."""

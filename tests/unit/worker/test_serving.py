@@ -164,6 +164,7 @@ async def test_in_a_crowd_rows_step_aside_while_there_is_room_and_then_most_pass
 
 async def test_what_has_stood_aside_too_long_is_taken_on_although_the_queue_does_not_end(monkeypatch):
     monkeypatch.setattr(serving, "PARKED_S", 0.0)
+    monkeypatch.setattr(DeviceThread, "_crowd", lambda self: False)
     _, _, reports, _ = await serve(items(400), together=400)
     started = np.array([done.started for done in reports.passes])  # in the order of their ends
     assert np.abs(started.argsort().argsort() - np.arange(len(started))).max() < 10
