@@ -13,6 +13,7 @@ import kopf
 from apparate.contract.metrics import OPERATOR
 from apparate.service.kube import InvalidKubeconfig, KubeClient, from_kubeconfig, in_cluster
 from apparate.service.settings import InvalidSettings
+from apparate.service.signals import end_on_sigterm
 from apparate.service.telemetry import Telemetry, configure_logging, get_logger
 from apparate_operator import handlers
 from apparate_operator.health import Health, serve
@@ -28,6 +29,7 @@ log = get_logger(__name__)
 
 def main() -> int:
     """Run until SIGTERM or SIGINT; 2 with one line that says why when it cannot start as asked."""
+    end_on_sigterm()
     try:
         settings = OperatorSettings.load()
         client = client_of(settings)

@@ -21,6 +21,7 @@ from apparate.contract.metrics import CONTROLLER
 from apparate.service.kube import InvalidKubeconfig, KubeClient, client_of
 from apparate.service.redis_client import UNREACHABLE, close, connect, failing
 from apparate.service.settings import InvalidSettings
+from apparate.service.signals import end_on_sigterm
 from apparate.service.telemetry import Telemetry, configure_logging, get_logger
 from apparate_controller import controls
 from apparate_controller.app import create_app
@@ -41,6 +42,7 @@ RISK_RETRY_S = 5.0
 
 def main() -> int:
     """Run until SIGTERM or SIGINT; 2 when the settings or documents cannot be used, with one line that says why."""
+    end_on_sigterm()
     try:
         settings = ControllerSettings.load()
         documents = load_models(settings.documents)

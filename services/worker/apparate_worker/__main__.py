@@ -16,6 +16,7 @@ import uvloop
 from apparate.contract.document import Document, InvalidDocument, load_documents
 from apparate.service.kube import InvalidKubeconfig, client_of
 from apparate.service.settings import InvalidSettings
+from apparate.service.signals import end_on_sigterm
 from apparate.service.telemetry import configure_logging, get_logger
 from apparate_worker.errors import InvalidSetup
 from apparate_worker.model.errors import ModelError
@@ -33,6 +34,7 @@ LOST_PAUSE_S = 0.2  # lets the answers that tell of the loss leave
 
 def main() -> int:
     """Serve until told to stop; the exit status."""
+    end_on_sigterm()
     try:
         settings = WorkerSettings.load()
     except InvalidSettings as error:

@@ -16,6 +16,7 @@ import typer
 from apparate.cli.errors import BAD_INPUT, CommandError
 from apparate.cli.tables import table
 from apparate.contract.document import Document, InvalidDocument, load_documents
+from apparate.service.signals import end_on_sigterm
 
 if TYPE_CHECKING:
     from apparate_worker.prepare.progress import Step
@@ -87,6 +88,7 @@ def _in_cluster(order: dict[str, Any], kubeconfig: str, force: bool) -> int:
     from apparate_worker.prepare.failures import PrepareFailure
     from apparate_worker.prepare.in_cluster import Order, prepare_in_cluster
 
+    end_on_sigterm()  # what is done by then stays: the next attempt goes on from there
     name = str(order["object"])
     try:
         client = client_of(kubeconfig)

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from apparate.service.signals import end_on_sigterm
 from apparate_worker.prepare.failures import PrepareFailure
 from apparate_worker.prepare.publishing import tell_end
 from apparate_worker.prepare.sources import STORE, secrets_of
@@ -16,6 +17,7 @@ TERMINATION_LOG = Path("/dev/termination-log")
 
 def main() -> int:
     """Fetch and say in one line why not; the exit status."""
+    end_on_sigterm()
     if len(sys.argv) != 3:
         print("usage: python -m apparate_worker.prepare.fetch URL FOLDER", file=sys.stderr)
         return 2
