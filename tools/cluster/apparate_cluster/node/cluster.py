@@ -138,7 +138,7 @@ class OneNodeCluster:
         time.sleep(seconds_down)
         self.start_process("kube-apiserver")
         deadline = time.monotonic() + READY_WITHIN_S
-        command = [binaries.find("kubectl"), f"--kubeconfig={self.kubeconfig}", "get", "--raw", "/readyz"]
+        command = [str(binaries.find("kubectl")), f"--kubeconfig={self.kubeconfig}", "get", "--raw", "/readyz"]
         while subprocess.run(command, capture_output=True, timeout=READY_WITHIN_S, check=False).returncode:
             if time.monotonic() > deadline:
                 raise NotUp(f"the API server is not ready {READY_WITHIN_S} s after its start; logs: {self.folder.log}")

@@ -27,7 +27,7 @@ MADE = "pv.kubernetes.io/provisioned-by"
 class Provisioner:
     """Makes and removes volumes below `folder`."""
 
-    def __init__(self, core: client.CoreV1Api, folder: Path) -> None:
+    def __init__(self, core: Any, folder: Path) -> None:  # a CoreV1Api, whose types say that anything may be None
         self._core, self._folder = core, folder
 
     def step(self) -> None:
@@ -80,7 +80,8 @@ def _name(claim: Any) -> str:
 
 def main() -> None:
     """Look twice a second, until the process ends."""
-    with config.new_client_from_config(sys.argv[1]) as api:
+    connect: Any = config.new_client_from_config  # has no types
+    with connect(sys.argv[1]) as api:
         provisioner = Provisioner(client.CoreV1Api(api), Path(sys.argv[2]))
         while True:
             try:
