@@ -111,7 +111,9 @@ def a_home(cluster: Cluster, labels: dict[str, str] | None = None) -> Iterator[s
             helm = Helm(cluster.bin / "helm3", cluster.environ)
             for release in yaml.safe_load(helm("list", "-n", name, "-o", "yaml")) or []:
                 helm("uninstall", release["name"], "-n", name)
-    cluster.kubectl("delete", "crd", CRD, "--ignore-not-found", "--timeout=60s")
+    if CRD in cluster.kubectl("get", "crd", "-o", "name"):
+        established(cluster)  # one that is deleted before it serves was once not gone after a minute
+        cluster.kubectl("delete", "crd", CRD, "--ignore-not-found", "--timeout=60s")
 
 
 def pod_specs(documents: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
