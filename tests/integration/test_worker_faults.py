@@ -287,6 +287,27 @@ async def test_a_draining_worker_answers_what_it_took_and_refuses_the_rest():
         assert await draining
 
 
+async def test_clients_with_idle_connections_are_sent_elsewhere_before_anything_is_refused():
+    hook, switch = after_warm_up(held := Held())
+    async with a_worker(a_prepared_model(hook=hook)) as (worker, http, address), client(http) as c:
+        reader, writer = await asyncio.open_connection(*http.split(":"))
+        writer.write(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+        await reader.readuntil(b"}")
+        async with grpc.aio.insecure_channel(address) as channel:
+            await channel.channel_ready()
+            switch["on"] = True
+            running = asyncio.create_task(ask(c, items(1)))
+            await held.running()
+            draining = asyncio.create_task(worker.drain(0.0))
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            left = lambda: channel.get_state() is not grpc.ChannelConnectivity.READY  # noqa: E731
+            await eventually_async(lambda: left() and not worker.dataplane.accepting)
+            held.let_go(9)
+            assert (await running)["outputs"]
+        writer.close()
+        assert await draining
+
+
 async def test_draining_ends_at_its_deadline_even_when_a_pass_is_stuck():
     hook, switch = after_warm_up(held := Held())
     async with served(a_prepared_model(hook=hook), serving={"drainSeconds": 0.3}) as (worker, c, _):

@@ -38,6 +38,7 @@ from apparate_worker.settings import WorkerSettings
 log = get_logger(__name__)
 STALLED_S = 60.0  # a device thread that has not turned for so long is taken for dead
 FLUSH_S = 2.0  # longest time that feedback may take to leave at the end
+ON_THEIR_WAY_S = 0.05  # for calls that were sent before their clients heard that it stops
 REFUSED_CHARS = 300  # of why a plan is refused, in a heartbeat and from there in the status
 EARLY_SHADOW_COST = 0.1  # share of the passes' time that shadows may take while no exit has been open
 WARM_SIZE = 32  # size of dimensions that vary, when warming up
@@ -156,15 +157,24 @@ class Worker:
         self._http_face.draining = True
         if self.dataplane.live():
             await asyncio.sleep(min(grace_s, self._spec.serving.drain_seconds))
+        parting = asyncio.create_task(self._part(max(0.0, give_up - time.monotonic())))
+        await asyncio.wait({parting}, timeout=ON_THEIR_WAY_S)  # it ends with the last call that is under way
         self.dataplane.accepting = False
         await _until(lambda: not self.dataplane.in_flight or not self.dataplane.live(), give_up - time.monotonic())
         unanswered = self.dataplane.in_flight
         for request in self._batcher.close(NotReady("the worker is stopping")):
             request.fail(NotReady("the worker is stopping"))
         await self._close(max(0.1, min(FLUSH_S, give_up - time.monotonic())))
+        await parting
         if unanswered:
             log.error("requests were left unanswered at the end of draining", requests=unanswered)
         return not unanswered
+
+    async def _part(self, within_s: float) -> None:
+        """Send clients with a connection elsewhere before anything on it is refused; calls under way are answered."""
+        for connection in list(self._http.server_state.connections):
+            connection.shutdown()  # closes when it is idle, else after its answer
+        await self._grpc.stop(within_s)
 
     async def _close(self, within_s: float) -> None:
         self._http.should_exit = True
