@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sys
+from typing import Any, cast
 
 import kopf
 
@@ -87,6 +88,7 @@ async def work(operator: Operator, settings: OperatorSettings) -> Exception | No
             settings=handlers.kopf_settings(settings),
             memo=kopf.Memo(operator=operator),
             standalone=True,
+            identity=cast(Any, settings.name),  # or it asks for the user's name, which a user of an image may not have
             clusterwide=not settings.namespaces,
             namespaces=settings.namespaces,
         ),
