@@ -10,7 +10,7 @@ SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 CLUSTER := PYTHONPATH=tools/cluster $(BIN)/python -m apparate_cluster
 TOOLS := .cache/cluster/bin# links to the built Kubernetes tools
 
-.PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-down cluster-status images lint format generate verify check lock bench bench-operator bench-delivery clean
+.PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-e2e test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-down cluster-status images lint format generate verify check lock bench bench-operator bench-delivery clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,7 +21,8 @@ setup: ## Make .venv with what requirements.lock pins (the other targets do it b
 demo: setup ## Serve a real model plain and with early exits on the same traffic, and compare (ARGS="--model text")
 	@$(BIN)/apparate demo $(ARGS)
 
-test: lint test-tools ## Lint, then drift, golden, unit, integration and cluster tests (ARGS="-k redis")
+test: lint test-tools ## Lint, then all tests; those with real pods where they can run (ARGS="-k redis")
+	@tools/dev/test_e2e.sh $(ARGS)
 	$(PYTEST) -m "$(HERE)" tests/integration $(ARGS) || [ $$? = 5 ] # 5: ARGS selects none of these
 	$(PYTEST) $(SHARED) -m "$(HERE)" tests/drift tests/golden tests/unit tests/cluster $(ARGS)
 
@@ -36,6 +37,9 @@ test-integration: setup ## Tests against real Redis, gRPC and HTTP servers on lo
 
 test-cluster: test-tools ## Tests against a real Kubernetes API on loopback
 	EEM_TEST_REQUIRE=cluster $(PYTEST) $(SHARED) -m "$(HERE)" tests/cluster $(ARGS)
+
+test-e2e: test-tools images ## Tests with real pods: install, traffic, faults, scaling, upgrades (ARGS="-k redis")
+	EEM_TEST_REQUIRE=e2e $(PYTEST) tests/e2e $(ARGS)
 
 test-gpu: setup ## Parity and latency on a CUDA device
 	EEM_TEST_REQUIRE=gpu $(PYTEST) tests/gpu $(ARGS)

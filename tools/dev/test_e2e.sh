@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# The end-to-end tests as a part of `make test`: where this machine can have a cluster with pods, which in CI it must.
+# Takes pytest's arguments.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+if [ "${CI:-}" = true ]; then
+    make --no-print-directory cluster-up
+    trap 'make --no-print-directory cluster-down' EXIT
+else
+    lack=$(PYTHONPATH=tools/cluster .venv/bin/python -c 'from apparate_cluster.node.cluster import missing; print(missing())')
+    if [ -n "$lack" ]; then
+        echo "end-to-end tests are left out: $lack"
+        exit 0
+    fi
+fi
+make --no-print-directory images
+EEM_TEST_REQUIRE=e2e .venv/bin/python -m pytest -m e2e tests/cluster tests/e2e "$@" || [ $? = 5 ] # -k may leave none
