@@ -23,7 +23,8 @@ from apparate_worker.passes import Flight, Parked, Pass
 from apparate_worker.release import scores
 
 Array = npt.NDArray[Any]
-PARKED_BATCHES = 16  # that answered rows may fill: so many answers, at most, a guard learns of late
+PARKED_BATCHES = 16  # that answered rows may fill
+OPEN_BATCHES = 32  # under way, some of their rows aside: so many answers, at most, the guard learns of late
 TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16 costs an eighth less than one of 8
 PARTING_MS = 0.15  # that it costs to part rows and to join them with others later
 RAMPS_WHEN_SHED = 16  # one pass in so many keeps its ramps, so that feedback never ends
@@ -89,7 +90,10 @@ class DeviceThread:
         self._shedding, self._shed = False, 0
         self._opened = False
         """Whether a plan with open exits has been in force."""
-        self._park_most = PARKED_BATCHES * max_batch
+        self._park_most, self._open_most = PARKED_BATCHES * max_batch, OPEN_BATCHES * max_batch
+        self._under_way: set[Pass] = set()
+        self._open = 0
+        """Answers of the passes under way: the guard hears of a pass when its last row has reached the end."""
         self._parked = Parked(engine)
         self._in_hand: list[Item] = []
         self._thread = threading.Thread(target=self._main, name="device", daemon=True)
@@ -147,6 +151,8 @@ class DeviceThread:
         self._in_hand = batch
         schedule = self._relieved(self._guard.admit(self.schedule))
         one = Pass(batch, schedule.plan)
+        self._under_way.add(one)
+        self._open += len(batch)
         try:
             journey = self._engine.start(stack(batch, self._inputs), schedule, shadow=self._shadows(schedule))
             going: Flight | None = Flight(journey, [(one, list(range(len(batch))))])
@@ -189,8 +195,8 @@ class DeviceThread:
         return self._batcher.waiting >= self._max_batch
 
     def _room(self, rows: int) -> bool:
-        """Whether so many answered rows may step aside."""
-        return self._parked.rows + rows <= self._park_most
+        """Whether so many answered rows may step aside, and their pass stay open."""
+        return self._parked.rows + rows <= self._park_most and self._open <= self._open_most
 
     def _shadows(self, schedule: Schedule) -> bool:
         """Whether a pass keeps what ramps that are switched off would read; none does that others wait behind.
@@ -215,7 +221,7 @@ class DeviceThread:
             if output is None or not self._take(output, flight) or not self._engine.divides:
                 continue
             waiting = flight.waiting()
-            if self._shedding or (self._batcher.waiting and not self._room(flight.rows)):
+            if self._shedding or not self._room(flight.rows):
                 continue
             if not waiting:
                 if output.step.ramp != FINAL:
@@ -294,6 +300,7 @@ class DeviceThread:
     def _close(self, done: Pass) -> None:
         """After the last row has reached the end: the guard, then the report."""
         wrong = done.close()
+        self._settled(done)
         if done.labels:
             alarms = self._guard.alarms
             self._guard.observe(wrong)
@@ -310,8 +317,14 @@ class DeviceThread:
         for one in passes:
             if not one.broken:
                 one.broken = True
+                self._settled(one)
                 self._guard.observe([one.release.exits[row] != FINAL for row in one.release.order])
         self._parked.forget_broken()
+
+    def _settled(self, one: Pass) -> None:
+        if one in self._under_way:
+            self._under_way.remove(one)
+            self._open -= len(one.items)
 
     @staticmethod
     def _fail(items: Sequence[Item], error: WorkerError) -> None:

@@ -177,6 +177,44 @@ async def test_a_crowd_that_outlasts_what_stood_aside_gets_passes_without_ramps_
     assert np.mean([bool(done.labels) for done in reports.passes]) < 0.3
 
 
+class HearingGuard(OpenGuard):
+    """Knows of how many answers it has heard what became of them."""
+
+    heard = 0
+
+    def observe(self, wrong):
+        self.heard += len(wrong)
+        return self.state
+
+
+@pytest.mark.parametrize("leaving", [1, 4], ids=["one of each batch", "all of each batch"])
+async def test_the_guard_hears_late_of_so_many_answers_at_most_although_nobody_waits(leaving):
+    prepared = a_prepared_model(sharp=2.0)
+    guard, x = HearingGuard(0.01, 3), items(400)
+    by_error = wanted(prepared, x, [0])[0][:, 0].argsort()
+    threshold = float(wanted(prepared, x, [0])[0][by_error[200], 0])
+    rows = x[[*by_error[:leaving], *by_error[len(x) + leaving - 4 :]]]
+    loop = asyncio.get_running_loop()
+    thread = DeviceThread(
+        engine=Engine(prepared.model, prepared.heads, CpuLink()),
+        batcher=Batcher(max_batch=4, max_delay_s=0.0, max_queue=10),
+        inputs=(X,),
+        schedule=Schedule(Plan.of(3, [0], [threshold]), 3),
+        guard=guard,
+        reports=Reports(),
+        loop=loop,
+        max_batch=4,
+    )
+    late = []
+    with torch.inference_mode():
+        for number in range(1, 101):
+            request = Pending({"x": rows}, 4, loop.create_future(), time.monotonic())
+            thread._serve([Item(request, i) for i in range(4)])
+            late.append(4 * number - guard.heard)
+    assert 0 < max(late) <= 4 * serving.OPEN_BATCHES
+    assert thread._parked.rows <= 4 * serving.PARKED_BATCHES
+
+
 def test_shadows_are_drawn_more_often_before_an_exit_has_been_open_and_never_at_a_share_of_none():
     sender = RedisSender("redis://127.0.0.1:1", "nobody-connects")
     reporter = Reporter(Identity("m", "w", 1, "c"), [], shadow_share=0.2, early_share=0.6, sender=sender)
