@@ -16,9 +16,13 @@ def newer(revision: int, than: int) -> bool:
     """Whether a plan of `revision` takes the place of one of `than`; 0 is no plan.
 
     Higher is newer, by up to half of MAX_REVISION. What is further away is on the other side of the place where numbers
-    start again (the serial numbers of RFC 1982), so whatever is in force, there are revisions that replace it.
+    start again (the serial numbers of RFC 1982), so whatever is in force, there are revisions that replace it. Of two
+    that are just half of it apart the higher one is newer: never are both newer than the other.
     """
-    return revision > 0 and (than == 0 or 0 < (revision - than) % MAX_REVISION <= MAX_REVISION // 2)
+    if revision <= 0 or than == 0:
+        return revision > 0
+    above, half = (revision - than) % MAX_REVISION, MAX_REVISION // 2
+    return 0 < above < half or (above == half and revision > than)
 
 
 def newest(*revisions: int) -> int:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from apparate.contract.resource import TensorSpec
 from apparate.feedback import FINAL
+from apparate.plan import newest
 from apparate_worker.errors import InvalidRequest, NotReady, QueueFull, WorkerError
 
 Array = npt.NDArray[Any]
@@ -66,7 +67,7 @@ class Pending:
             self.logits = np.empty((self.count, len(logits)), np.float32)
         self.logits[index] = logits
         self.labels[index], self.exits[index] = label, ramp
-        self.revision = max(self.revision, revision)
+        self.revision = newest(self.revision, revision)
         self.left -= 1
         if not self.left:
             self.future.set_result(None)

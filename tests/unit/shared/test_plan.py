@@ -52,6 +52,7 @@ def test_numbers_out_of_range_are_refused(revision, ramp, words):
         (4, 5, False),
         (5 + MAX_REVISION // 2, 5, True),
         (6 + MAX_REVISION // 2, 5, False),
+        (5, 5 + MAX_REVISION // 2, False),
         (1, MAX_REVISION, True),
         (5, MAX_REVISION, True),
         (MAX_REVISION, 5, False),
@@ -59,6 +60,13 @@ def test_numbers_out_of_range_are_refused(revision, ramp, words):
 )
 def test_a_higher_revision_is_newer_and_after_the_highest_numbers_start_again(revision, than, takes_its_place):
     assert newer(revision, than) is takes_its_place
+
+
+@pytest.mark.parametrize("one", [1, 7, MAX_REVISION // 2, MAX_REVISION])
+@pytest.mark.parametrize("step", [1, MAX_REVISION // 2 - 1, MAX_REVISION // 2, MAX_REVISION // 2 + 1, MAX_REVISION - 1])
+def test_of_two_revisions_exactly_one_is_newer(one, step):
+    other = (one + step - 1) % MAX_REVISION + 1
+    assert newer(one, other) is not newer(other, one)
 
 
 @pytest.mark.parametrize("in_force", [0, 1, 57, MAX_REVISION // 2, MAX_REVISION - 1, MAX_REVISION])

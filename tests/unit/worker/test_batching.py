@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apparate.contract.resource import TensorSpec
+from apparate.plan import MAX_REVISION
 from apparate_worker.batching import ALIGNMENT, SWEEP_ABOVE, Batcher, Item, Pending, aligned, stack
 from apparate_worker.errors import InvalidRequest, NotReady, QueueFull
 
@@ -151,6 +152,13 @@ async def test_an_answer_is_whole_when_its_last_item_has_come():
     one.answer(0, np.array([1.0, 0.0]), 0, -1, 8)
     assert one.future.done()
     assert (one.labels.tolist(), one.exits.tolist(), one.revision) == ([0, 1], [-1, 2], 8)
+
+
+async def test_an_answer_names_the_newest_plan_also_where_numbers_start_again():
+    one = a_request(2)
+    one.answer(0, np.zeros(2), 0, -1, MAX_REVISION)
+    one.answer(1, np.zeros(2), 0, -1, 1)
+    assert one.revision == 1
 
 
 async def test_an_answer_for_who_was_cancelled_is_nobodys_trouble():
