@@ -32,3 +32,9 @@ def test_a_failure_of_redis_says_what_it_is_and_what_to_do(error, silent, words)
 def test_the_command_of_a_pipeline_and_its_data_are_not_in_the_words():
     error = exceptions.NoPermissionError("Command # 1 (HSET k secret) of pipeline caused error: no permissions")
     assert "secret" not in failing(error).words and "no permissions" in failing(error).words
+
+
+@pytest.mark.parametrize("command", ["'AUTH'", "`HELLO`"])
+def test_the_arguments_of_a_command_that_a_server_does_not_know_are_not_in_the_words(command):
+    error = exceptions.ResponseError(f"unknown command {command}, with args beginning with: 'default' 'secret' ")
+    assert "secret" not in failing(error).words and command in failing(error).words

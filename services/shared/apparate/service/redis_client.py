@@ -58,11 +58,13 @@ REFUSALS: tuple[tuple[tuple[type[Exception], ...], tuple[str, ...], str], ...] =
 
 
 OF_PIPELINE = "of pipeline caused error: "  # before it stands the command, with data
+ARGUMENTS = ", with args beginning with"  # after it they stand: of AUTH, user and password
 
 
 def failing(error: BaseException) -> Failing:
     """What a failure of a command, one of UNREACHABLE, means."""
-    said = str(error).rpartition(OF_PIPELINE)[2].partition("\n")[0].strip() or type(error).__name__
+    said = str(error).rpartition(OF_PIPELINE)[2].partition("\n")[0].partition(ARGUMENTS)[0]
+    said = said.strip() or type(error).__name__
     for kinds, prefixes, words in REFUSALS:
         if isinstance(error, kinds) or said.startswith(prefixes):
             return Failing(words.format(said=said), silent=False)
