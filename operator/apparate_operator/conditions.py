@@ -51,7 +51,7 @@ def workers(observed: Observed, waiting_for: str) -> Verdict:
     told = f"{ready} of {wanted} workers ready"
     if updated < wanted and ready:
         told += f", {updated} of the newest kind"
-    blocked = _blocked(observed)
+    blocked = _blocked(observed) if updated < int(status.get("replicas", 0)) else ""  # else pods are only added
     if blocked and (ready < wanted or updated < wanted):
         return Verdict(ready >= wanted, Reason.ROLLOUT_BLOCKED, f"{told}; {blocked}")
     refused = _refused(status.get("conditions", ()))

@@ -282,11 +282,22 @@ def test_a_secret_of_an_earlier_setting_goes_when_all_workers_have_rolled_over()
 def test_a_rollout_that_waits_for_a_gpu_names_it():
     model = a_model(serving={"gpu": {"count": 1}, "replicas": 2})
     world = serving(model)
-    world.workers(model, ready=1, wanted=2, updatedReplicas=1)
+    world.workers(model, ready=1, wanted=2, replicas=2, updatedReplicas=1)
     world.pod(model, "old", conditions=[{"type": "Ready", "status": "True"}])
     world.pod(model, "new", conditions=[UNSCHEDULABLE])
     status, reason, message = conditions(world.step(model))["WorkersReady"]
     assert (status, reason) == ("False", "RolloutBlocked")
+    assert "nvidia.com/gpu" in message
+
+
+def test_one_worker_more_that_finds_no_gpu_is_no_rollout():
+    model = a_model(serving={"gpu": {"count": 1}, "replicas": 2})
+    world = serving(model)
+    world.workers(model, ready=1, wanted=2, replicas=2, updatedReplicas=2)
+    world.pod(model, "first", conditions=[{"type": "Ready", "status": "True"}])
+    world.pod(model, "second", conditions=[UNSCHEDULABLE])
+    status, reason, message = conditions(world.step(model))["WorkersReady"]
+    assert (status, reason) == ("False", "Unschedulable")
     assert "nvidia.com/gpu" in message
 
 
