@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from apparate.contract.conditions import OPERATOR as MANAGER
 from apparate.contract.resource import EarlyExitModel
-from apparate.service.kube import APPLY, CONFLICT, NOT_FOUND, PATCH, KubeClient, KubeError
+from apparate.service.kube import APPLY, CONFLICT, FORBIDDEN, NOT_FOUND, PATCH, KubeClient, KubeError
 from apparate_operator import definition
 from apparate_operator.conditions import Told
 from apparate_operator.kinds import EVENT, MODEL, SELECTOR, Json, Kind
@@ -20,7 +20,6 @@ from apparate_operator.lifecycle import Apply
 from apparate_operator.trimming import trim
 
 T = TypeVar("T")
-UNAUTHORIZED, FORBIDDEN = 401, 403
 STRATEGIC = "application/strategic-merge-patch+json"  # adds to lists of owners; a merge patch would replace them
 PAGE = 500  # objects of one answer to a list
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -92,7 +91,7 @@ class Cluster:
     async def would_take(self, wanted: Apply) -> bool:
         """Whether the API would take the manifest for a new object: then it is not the manifest that it refuses.
 
-        Raises KubeError when it did not answer.
+        A full quota counts for nothing: the present object has a place in it. Raises KubeError when it did not answer.
         """
         body = {**wanted.body, "metadata": {**wanted.body["metadata"], "generateName": f"{wanted.name[:50]}-"}}
         del body["metadata"]["name"]
@@ -102,7 +101,7 @@ class Cluster:
         except KubeError as error:
             if error.passing:
                 raise
-            return error.status not in (400, 422)
+            return "exceeded quota" in str(error)
         return True
 
     async def set_managers(self, wanted: Apply, live: Json, entries: list[Json]) -> None:

@@ -37,9 +37,9 @@ from apparate_operator.lifecycle import Apply
 INVALID = 422
 AGAIN_S = 600.0  # one object is mended once in so long: whoever changes it back each time must be found, not fought
 MADE_ANEW = frozenset({SERVICE, SECRET, ROLE, BINDING, BUDGET, AUTOSCALER, POD_MONITOR, DEPLOYMENT})
-"""Deleted when nothing else helps. A Deployment only gets here with a selector that is not ours: its pods are none of
-ours either. Never a claim (it holds prepared models) or a Job (it is replaced by its next attempt); an account has no
-fields that can be refused, and its pods' tokens would die with it; of a ScaledObject KEDA would scale the workers."""
+"""Deleted when nothing else helps; a Deployment only with a selector that is not ours, so that none of its pods is.
+Never a claim (it holds prepared models) or a Job (it is replaced by its next attempt); an account has no fields that
+can be refused, and its pods' tokens would die with it; of a ScaledObject KEDA would scale the workers."""
 MENDED = MADE_ANEW | {SCALED_OBJECT}
 Place = tuple[str, Kind, str]
 log = get_logger(__name__)
@@ -74,7 +74,7 @@ class Mender:
             except KubeError as still:
                 if still.status != INVALID:
                     raise
-        if one.kind not in MADE_ANEW:
+        if not may_be_made_anew(one, live):
             return None
         self._mended[place] = time.monotonic()
         await self._cluster.delete(one.kind, namespace, one.name, live["metadata"]["uid"])
@@ -89,6 +89,13 @@ class Mender:
         """A model is gone."""
         for place in [one for one in self._mended if one[0] == uid]:
             del self._mended[place]
+
+
+def may_be_made_anew(one: Apply, live: Mapping[str, Any]) -> bool:
+    """Whether nothing is lost when the present object is deleted; a policy may refuse any change of it just as well."""
+    if one.kind is DEPLOYMENT:
+        return bool(live["spec"]["selector"] != one.body["spec"]["selector"])
+    return one.kind in MADE_ANEW
 
 
 def _is_anothers(live: Json, uid: str) -> bool:

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from apparate.service.kube import KubeError
+from apparate.service.kube import FORBIDDEN, UNAUTHORIZED, KubeError
 from apparate.service.telemetry import get_logger
-from apparate_operator.cluster import FORBIDDEN, UNAUTHORIZED, Cluster
+from apparate_operator.cluster import Cluster
 from apparate_operator.health import Health
 from apparate_operator.kinds import CHILDREN, MODEL, POD, Kind
 from apparate_operator.manifests.common import Environment

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kubernetes.client import ApiException
 
 from support import kube
 from support.eventually import eventually
@@ -69,6 +71,47 @@ def test_an_object_that_is_edited_again_and_again_is_mended_once_and_then_told(h
     hand.cluster.kubectl("wait", "-n", hand.namespace, "eem/resnet", "--for=condition=Ready=False", "--timeout=10s")
     assert hand.read("service/resnet")["spec"]["ports"][0]["port"] == 9999
     assert [reason for reason, _ in hand.events()].count("Mended") == 1
+
+
+def a_policy(name: str, namespace: str, resource: str, operation: str) -> list[dict[str, Any]]:
+    """A ValidatingAdmissionPolicy, with its binding, that refuses one operation on a kind of apps/v1."""
+    rule = {"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": [operation], "resources": [resource]}
+    validation = {"expression": "false", "message": "not on a Friday"}
+    of_namespace = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    api, about = "admissionregistration.k8s.io/v1", {"name": name}
+    spec = {"matchConstraints": {"resourceRules": [rule]}, "validations": [validation]}
+    bound = {"policyName": name, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": of_namespace}}
+    return [
+        {"apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": about, "spec": spec},
+        {"apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": about, "spec": bound},
+    ]
+
+
+def test_workers_stay_although_a_policy_lets_nobody_change_their_deployment(hand: Hand):
+    hand.serve(a_body())
+    before, name = hand.deployment().metadata.uid, f"frozen-{hand.namespace}"
+    bodies = a_policy(name, hand.namespace, "deployments", "UPDATE")
+    hand.cluster.kubectl("apply", "-f", "-", input=json.dumps({"kind": "List", "apiVersion": "v1", "items": bodies}))
+    try:
+        eventually(lambda: is_frozen(hand), within=30)
+        hand.patch("resnet", serving={"resources": {"requests": {"cpu": "123m"}}})
+        assert "not on a Friday" in hand.is_reason("Ready", "SpecRejected", within=30)
+        assert hand.deployment().metadata.uid == before
+        assert "Recreated" not in dict(hand.events())
+    finally:
+        hand.cluster.kubectl(
+            "delete", f"validatingadmissionpolicybinding/{name}", f"validatingadmissionpolicy/{name}", "--timeout=20s"
+        )
+
+
+def is_frozen(hand: Hand) -> bool:
+    """Whether the policy is in force by now; it takes the API server a moment."""
+    change = {"metadata": {"annotations": {"example.com/tried": "yes"}}}
+    try:
+        hand.apps.patch_namespaced_deployment("resnet-worker", hand.namespace, change, dry_run="All")
+    except ApiException as error:
+        return bool(error.status == 422)
+    return False
 
 
 def test_a_claim_is_never_made_anew(hand: Hand):

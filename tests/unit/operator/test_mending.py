@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from apparate_operator.kinds import HANDOVER, Json
-from apparate_operator.mending import taken_over
+import pytest
+
+from apparate_operator.kinds import BINDING, CLAIM, DEPLOYMENT, HANDOVER, Json, Kind
+from apparate_operator.lifecycle import Apply
+from apparate_operator.mending import may_be_made_anew, taken_over
 
 PORTS = {"f:ports": {'k:{"port":80}': {".": {}, "f:name": {}}}}
 
@@ -48,3 +51,15 @@ def test_an_object_that_nobody_applied_becomes_ours_as_a_whole():
     found = taken_over([an_entry("before-first-apply", fieldsV1={"f:spec": PORTS})], "v1")
     assert found is not None
     assert [(one["manager"], one["operation"]) for one in found] == [("apparate-operator", "Apply")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "selector", "anew"),
+    [(DEPLOYMENT, "resnet", False), (DEPLOYMENT, "other", True), (BINDING, "resnet", True), (CLAIM, "other", False)],
+    ids=lambda one: getattr(one, "name", str(one)),
+)
+def test_an_object_that_holds_pods_of_ours_or_prepared_models_is_never_made_anew(kind: Kind, selector: str, anew: bool):
+    def a_body(name: str) -> Json:
+        return {"metadata": {"name": "resnet"}, "spec": {"selector": {"matchLabels": {"model": name}}}}
+
+    assert may_be_made_anew(Apply(kind, a_body("resnet")), a_body(selector)) is anew
