@@ -18,6 +18,10 @@ from apparate_worker.protocol.tensors import Array, from_raw, from_values
 log = get_logger(__name__)
 Context = grpc.aio.ServicerContext
 
+CONNECTION_AGE_MS = 3000
+"""After this clients are told, before any call fails, to connect anew. A Service chooses a worker for each connection,
+so a new worker gets its share; and a worker that stops, which new connections no longer reach, has lost its clients
+within the 5 s that its pod waits before it is told to stop. Calls under way are not touched."""
 CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -167,6 +171,7 @@ def grpc_server(face: GrpcFace, max_message_bytes: int) -> grpc.aio.Server:
         options=[
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", max_message_bytes),
+            ("grpc.max_connection_age_ms", CONNECTION_AGE_MS),
             ("grpc.so_reuseport", 0),  # a second worker on the port must fail to start, not share its requests
         ]
     )
