@@ -13,6 +13,7 @@ from support.e2e_traffic import Line, Load
 from support.node import Node
 
 pytestmark = pytest.mark.e2e
+DYING_S = 0.5  # until the kernel has taken a killed process apart and closes its connections
 LOOP_WITHIN_S = 150  # a Lease runs out, feedback gathers, and the status is written at most every 30 s
 
 
@@ -98,7 +99,7 @@ def test_a_worker_is_killed_and_only_what_it_had_in_hand_is_lost(load: Load, sta
         mark.over("both run the plan in force")
 
     def in_hand(failure: Line) -> bool:
-        return bool(failure["sent"] <= killed + 0.05 and failure["done"] >= mark.begin)
+        return bool(failure["sent"] <= killed + DYING_S and failure["done"] >= mark.begin)
 
     load.check(mark.begin, allow=in_hand)
     lost = [one for one in load.since(mark.begin - 10).failures if in_hand(one)]
@@ -123,6 +124,7 @@ def test_workers_are_replaced_one_by_one_without_an_error(load: Load, stage: Sta
         mark.over("all workers are new")
         stage.wait("they run the plan", lambda: stage.holds("PlanDelivered", "WorkersReady", "Ready"), within=60)
         mark.over("they run the plan in force")
+        stage.wait("the old ones have ended", lambda: stage.ended(olds), within=60)
     load.check(mark.begin)
 
 

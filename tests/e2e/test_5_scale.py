@@ -46,6 +46,7 @@ def test_kubectl_scale_adds_workers_that_run_the_plan_and_takes_them_away(
         mark.over("the third runs the plan in force")
         scale(stage, 2)
         stage.wait("two workers are left", lambda: settled(stage, 2), within=90)
+        stage.wait("the third has ended", lambda: len(stage.all_workers()) == 2, within=60)
     load.check(mark.begin)
 
 
@@ -99,6 +100,7 @@ def test_a_gpu_too_many_is_pending_and_named_and_a_rollout_without_a_spare_one_e
         news = lambda: not before & {pod.metadata.uid for pod in stage.workers()}  # noqa: E731
         stage.wait("the rollout ends", lambda: news() and settled(stage, 2), within=180)
         mark.over("a rollout with all GPUs taken")
+        stage.wait("the old ones have ended", lambda: stage.ended(before), within=60)
         assert holding(stage) == 2
     load.check(mark.begin)
 

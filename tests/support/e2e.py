@@ -5,6 +5,7 @@ Whatever is asked of it that is there already stays as it is, so each test can b
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -42,6 +43,7 @@ class Stage:
 
     def __init__(self, cluster: Cluster, out: Path) -> None:
         self.cluster, self.out = cluster, out
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # it tells each try while the API server is away
         self.kept_model = False
         """Whether the model was there before these tests began: an earlier run left it."""
         self.helm = Helm(cluster.bin / "helm", cluster.environ)
@@ -89,6 +91,16 @@ class Stage:
     def workers(self, name: str = MODEL) -> list[Any]:
         """Worker pods of a model."""
         return self.pods(DEMO, f"apparate.dev/model={name},app.kubernetes.io/component=worker")
+
+    def ended(self, uids: set[str]) -> bool:
+        """Whether none of these worker pods is left, not even on its way out."""
+        return not uids & {pod.metadata.uid for pod in self.all_workers()}
+
+    def all_workers(self) -> list[Any]:
+        """Worker pods of the model, also those on their way out."""
+        selector = f"apparate.dev/model={MODEL},app.kubernetes.io/component=worker"
+        found: list[Any] = self.core.list_namespaced_pod(DEMO, label_selector=selector, _request_timeout=10).items
+        return found
 
     def deployment(self, name: str, namespace: str = DEMO) -> Any:
         """A Deployment."""

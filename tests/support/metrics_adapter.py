@@ -82,7 +82,7 @@ class Face(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """One question."""
         url = urllib.parse.urlsplit(self.path)
-        parts = url.path.removeprefix(GROUP).strip("/").split("/")
+        parts = urllib.parse.unquote(url.path).removeprefix(GROUP).strip("/").split("/")
         if url.path.rstrip("/") == GROUP:
             kind = {"singularName": "", "namespaced": True, "kind": "MetricValueList", "verbs": ["get"]}
             resources = [{"name": f"pods/{metric}", **kind} for metric in METRICS]

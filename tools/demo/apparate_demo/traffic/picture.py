@@ -87,10 +87,10 @@ def _times(axes: Any, story: Story) -> None:
             y = np.array([one["p50_ms"] for one in rows])
             axes.plot(x, _smooth(y), color=colour, lw=1.2, label=f"{protocol}, median of each second")
             axes.set_ylim(0, max(axes.get_ylim()[1] if axes.lines[1:] else 0, float(np.percentile(y, 97)) * 1.3))
-    failures = story.of("failure")
-    if failures:
-        x = [(one["sent"] - story.begin) / 60 for one in failures]
-        axes.plot(x, [0] * len(x), "x", color=LIMIT, ms=6, clip_on=False, label=f"requests without an answer: {len(x)}")
+    lost = [(one["sent"] - story.begin) / 60 for one in story.of("failure")]
+    if lost:
+        text = f"requests without an answer: {len(lost)}"
+        axes.plot(lost, [0] * len(lost), "x", color=LIMIT, ms=6, clip_on=False, label=text)
     axes.set(ylabel="ms")
     axes.set_title("Response time seen by the client", pad=42)
     axes.legend(loc="upper right", frameon=False, ncols=3, fontsize=8)
