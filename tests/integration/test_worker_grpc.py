@@ -7,6 +7,7 @@ import torch
 
 from apparate.plan import Plan
 from apparate_proto.inference import open_inference_pb2 as pb
+from support.eventually import eventually_async
 from support.infer import message, stub
 from support.models import a_prepared_model, a_worker, filled, items
 
@@ -39,6 +40,14 @@ async def test_an_early_answer_names_its_ramp_and_plan():
         answer = await stub(channel).ModelInfer(message(items(1)))
     found = {key: getattr(one, one.WhichOneof("parameter_choice")) for key, one in answer.parameters.items()}
     assert found == {"exit_ramp": 1, "exit_layer": "ramp1", "plan_revision": 4}
+
+
+async def test_a_channel_is_told_after_a_few_seconds_to_connect_anew_and_its_calls_go_on():
+    async with a_worker() as (_, _, address), grpc.aio.insecure_channel(address) as channel:
+        await channel.channel_ready()
+        left = lambda: channel.get_state() is not grpc.ChannelConnectivity.READY  # noqa: E731
+        await eventually_async(left, within=10)
+        assert (await stub(channel).ServerLive(pb.ServerLiveRequest())).live
 
 
 async def test_health_and_metadata_say_what_is_served():
