@@ -8,16 +8,10 @@ from collections.abc import Iterator
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from apparate.service.http import Http
 
 SHUTDOWN_S = 3  # most time that an open request may take after SIGTERM
-
-
-class _Http(HttpToolsProtocol):
-    """A request to speak another protocol is answered over HTTP/1.1, as RFC 9110 has it, and is nobody's fault."""
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: any client could fill the log."""
 
 
 class _Server(uvicorn.Server):
@@ -47,7 +41,7 @@ def http_server(app: FastAPI) -> uvicorn.Server:
     """A server for `serve(sockets=[...])`; `should_exit = True` ends it."""
     config = uvicorn.Config(
         app,
-        http=_Http,
+        http=Http,
         log_config=None,
         access_log=False,
         lifespan="off",

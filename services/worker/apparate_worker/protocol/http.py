@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from apparate.service.http import Http
 from apparate.service.telemetry import METRICS_CONTENT_TYPE, Faults, get_logger
 from apparate_worker.errors import InvalidRequest, NotReady, TooLarge, WorkerError
 from apparate_worker.protocol.dataplane import VERSION, Dataplane
@@ -258,18 +258,11 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-class _Http(HttpToolsProtocol):
-    """A request to speak another protocol is answered over HTTP/1.1, as RFC 9110 has it, and is nobody's fault."""
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: any client could fill the log."""
-
-
 def http_server(face: HttpFace) -> HttpServer:
     """A server for sockets that its caller has bound: `await server.serve([socket])`."""
     config = uvicorn.Config(
         face,
-        http=_Http,
+        http=Http,
         ws="none",
         lifespan="off",
         log_config=None,
