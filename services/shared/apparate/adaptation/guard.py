@@ -4,8 +4,9 @@ Two rules, either of which closes the exits:
 
 * the **ledger**: every answer earns `budget`, every early answer that disagrees with the model's own costs 1, credit
   starts at 0 and never exceeds what LEDGER_ANSWERS earn. Without credit for one more disagreement exits are closed, and
-  open again by themselves once it is earned. So of n answers at most `budget * n` and one pass more disagree, on any
-  traffic whatever: no assumption about its distribution is made.
+  open again by themselves once it is earned. So of n answers at most `budget * n` disagree, and those more that were
+  not booked yet when exits closed (the caller bounds them), on any traffic whatever: no assumption about its
+  distribution is made.
 * the **alarm**: an e-process bets on the loss being above the budget, and notices a change long before a well-filled
   ledger is spent. It stays until a new plan comes.
 """
