@@ -8,9 +8,10 @@ HERE := not gpu and not e2e# tiers that any machine can run
 JOBS := $(if $(EEM_TEST_KUBECONFIG),0,2)# processes that share the tests, each with a control plane of its own
 SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 CLUSTER := PYTHONPATH=tools/cluster $(BIN)/python -m apparate_cluster
+IMAGES := PYTHONPATH=tools/images $(BIN)/python -m apparate_images --links .cache/images
 TOOLS := .cache/cluster/bin# links to the built Kubernetes tools
 
-.PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-e2e test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-down cluster-status images lint format generate verify check lock bench bench-operator bench-delivery clean
+.PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-e2e test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-load cluster-status cluster-down images lint format generate verify check lock bench bench-operator bench-delivery clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,7 +39,8 @@ test-integration: setup ## Tests against real Redis, gRPC and HTTP servers on lo
 test-cluster: test-tools ## Tests against a real Kubernetes API on loopback
 	EEM_TEST_REQUIRE=cluster $(PYTEST) $(SHARED) -m "$(HERE)" tests/cluster $(ARGS)
 
-test-e2e: test-tools images ## Tests with real pods: install, traffic, faults, scaling, upgrades (ARGS="-k redis")
+test-e2e: test-tools ## Tests with real pods: install, traffic, faults, scaling, upgrades (ARGS="-k redis")
+	@$(IMAGES) --engine buildah # ARGS are for pytest; another engine writes no archives that a node could load
 	EEM_TEST_REQUIRE=e2e $(PYTEST) tests/e2e $(ARGS)
 
 test-gpu: setup ## Parity and latency on a CUDA device
@@ -60,11 +62,14 @@ cluster-up: setup ## Start a whole one-node Kubernetes with real pods, as root, 
 cluster-status: setup ## Say which of its processes run
 	@$(CLUSTER).node status $(ARGS)
 
+cluster-load: setup ## Load the images of `make images` into it (ARGS="image.tar" for others)
+	@$(CLUSTER).node load $(or $(ARGS),$(sort $(wildcard .cache/images/*.tar)))
+
 cluster-down: setup ## End it; its images stay (ARGS=--all removes them too)
 	@$(CLUSTER).node down $(ARGS)
 
 images: setup ## Make the images of operator, controller, worker and what trials need (ARGS=apparate-operator for one)
-	@PYTHONPATH=tools/images $(BIN)/python -m apparate_images --links .cache/images $(ARGS)
+	@$(IMAGES) $(ARGS)
 
 lint-tools: setup ## The part of them that linting needs
 	@$(CLUSTER).build --links $(TOOLS) helm

@@ -67,7 +67,7 @@ ensure_redis() {
     $VENV/bin/python -c 'from apparate.service.redis_server import find; find()' 2>/dev/null && return
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         say "no redis-server here: installing Debian's (2 MB; Debian starts it as a service on 127.0.0.1:6379 too, which is not used here)"
-        { apt-get update -qq && apt-get install -qq -y --no-install-recommends redis-server; } >&2 && return
+        { export PATH="$PATH:/usr/sbin:/sbin"; apt-get update -qq && apt-get install -qq -y --no-install-recommends redis-server; } >&2 && return
     fi
     say "warning: no redis-server >= 6.2 here. Local mode and its tests need one: apt-get install redis-server, or set up with Python 3.11"
 }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from apparate_images import engines, images
+from apparate_images import engines, images, place
 
 
 def an_engine(folder: Path, name: str, status: int) -> None:
@@ -49,3 +50,20 @@ def test_an_engine_gets_the_base_and_the_choices_of_the_environment(monkeypatch:
 def test_the_demo_builds_on_the_worker_of_the_same_version() -> None:
     command = engines.build_command("docker", "apparate-demo", [])
     assert f"--build-arg=PARENT={images.reference('apparate-worker')}" in command
+
+
+def test_a_build_without_room_is_refused_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(place, "FIRST_GB", 10**6)
+    monkeypatch.setattr(place, "LATER_GB", 0)
+    with pytest.raises(place.ImageFailed, match=r"GB free, a build needs 1000000 GB.*XDG_CACHE_HOME"):
+        place.check_room()
+    (place.root() / "archives").mkdir()
+    (place.root() / "archives" / "apparate-worker-dependencies-12.tar").touch()
+    place.check_room()
+
+
+def test_arguments_for_tests_do_not_reach_the_targets_that_these_need() -> None:
+    command = ["make", "--dry-run", "--no-print-directory", "test-e2e", "ARGS=-k redis"]
+    said = subprocess.run(command, cwd=images.ROOT, capture_output=True, text=True, check=True).stdout
+    assert [line.rpartition("tests/")[2] for line in said.splitlines() if "-k redis" in line] == ["e2e -k redis"]

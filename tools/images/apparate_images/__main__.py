@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -27,6 +28,9 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := sorted(set(names) - set(images.BY_NAME)):
         parser.error(f"unknown: {', '.join(unknown)}; there are: {', '.join(images.BY_NAME)}")
     signal.signal(signal.SIGTERM, _stop)
+    os.environ["PATH"] = (
+        needs.PATH
+    )  # of root, whoever root was before: debootstrap lies in /usr/sbin, dpkg insists on it
     try:
         engine = engines.choose(asked.engine)
         if engine != "buildah":
@@ -57,6 +61,7 @@ def _by_buildah(names: Sequence[str], arguments: Sequence[str]) -> list[Made]:
         done = [one for one in found if one is not None]
     else:
         needs.install()
+        place.check_room()
         buildah.enter_own_mounts(arguments)
         started = time.monotonic()
         with place.one_at_a_time():

@@ -122,13 +122,19 @@ def _command(image: Image, reference: str, *more: str) -> list[str]:
 
 def labels() -> dict[str, str]:
     """Build arguments that end up in labels; IMAGE_SOURCE is the address of the sources that people see."""
-    asked = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    said = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
     return {
         "VERSION": images.version(),
-        "REVISION": said.stdout.strip() or "unknown",
+        "REVISION": _revision() or "unknown",
         "SOURCE": os.environ.get("IMAGE_SOURCE", "unknown"),
     }
+
+
+def _revision() -> str:
+    """The commit; empty where git does not tell."""
+    if not shutil.which("git"):  # an unpacked archive of the sources needs none
+        return ""
+    asked = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _share_uv_cache() -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SCRATCH = "scratch"
+FIRST_GB, LATER_GB = 22, 3
+"""Disk that all images take the first time, and what must be free when only code has changed."""
 
 
 class ImageFailed(RuntimeError):
@@ -26,6 +28,18 @@ def root() -> Path:
     """Folder of everything that is kept."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "apparate" / "images"
+
+
+def check_room() -> None:
+    """Raise ImageFailed when there is too little room for a build, before it begins."""
+    root().mkdir(parents=True, exist_ok=True)
+    needed = LATER_GB if any((root() / "archives").glob("apparate-worker-dependencies-*.tar")) else FIRST_GB
+    free = shutil.disk_usage(root()).free / 1e9
+    if free < needed:
+        raise ImageFailed(
+            f"{root()} has {free:.1f} GB free, a build needs {needed} GB: make room, or set XDG_CACHE_HOME; "
+            f"rm -r {root()} gives back what older builds left"
+        )
 
 
 @contextlib.contextmanager
