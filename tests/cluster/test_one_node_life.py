@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from apparate_cluster.node import cgroups
+from apparate_cluster.node import cgroups, packages
 from apparate_cluster.node.cluster import NotUp, OneNodeCluster
 from apparate_cluster.node.places import KERNEL
 from support.eventually import eventually
@@ -23,9 +24,12 @@ needs_a_node = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 def host() -> dict[str, set[str]]:
     """What a cluster could leave behind."""
-    chains = subprocess.run(["iptables-save"], capture_output=True, text=True, check=True).stdout
+    environ = {**os.environ, "PATH": packages.search_path()}
+    chains = subprocess.run(["iptables-save"], env=environ, capture_output=True, text=True, check=True).stdout
+    chains = re.sub(r"\[\d+:\d+\]", "", chains)  # packets and bytes so far
     return {
         "namespaces": _namespaces(),
+        "processes": _processes(),
         "mounts": set(Path("/proc/self/mountinfo").read_text().splitlines()),
         "links": {one.name for one in Path("/sys/class/net").iterdir()},
         "routes": set(Path("/proc/net/route").read_text().splitlines()),
@@ -46,6 +50,19 @@ def _namespaces() -> set[str]:
     return found
 
 
+def _processes() -> set[str]:
+    """Processes of any cluster."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if "apparate_cluster.node." in line or "/containerd.sock" in line:
+            found.add(f"{process.name} {line}")
+    return found
+
+
 def differences(before: dict[str, set[str]]) -> dict[str, set[str]]:
     """What is not as it was."""
     now = host()
@@ -60,7 +77,7 @@ class TestLife:
         with a_node(tmp_path / "cluster") as node:
             with node.cluster.namespace() as name:
                 run(node.cluster, name, a_pod("one"))
-            assert "namespaces" in differences(before)
+            assert {"namespaces", "processes"} <= set(differences(before))
         assert differences(before) == {}
 
     def test_a_killed_cluster_leaves_nothing_but_cgroups_and_comes_again(self, tmp_path: Path) -> None:

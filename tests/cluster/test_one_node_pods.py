@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from apparate_cluster.node import loading
+from apparate_cluster.node.images import PAUSE
 from support.eventually import eventually
 from support.kube import Cluster, KubectlFailed
 from support.node import BUSYBOX, Node, a_node, a_pod, run, settled
@@ -132,6 +134,10 @@ def test_an_image_archive_is_loaded(node: Node, room: str, tmp_path: Path) -> No
     subprocess.run([*containerd, "rm", "localhost/shell:2"], check=True, capture_output=True)
     node.load(archive)
     run(node.cluster, room, a_pod("loaded", container={"image": "localhost/shell:2"}))
+    digest = loading.present(node.folder)["localhost/shell:2"]
+    subprocess.run([*containerd, "tag", "--force", PAUSE, "localhost/shell:2"], check=True, capture_output=True)
+    node.load(archive)  # an archive that was loaded before, and whose name another image has had since
+    assert loading.present(node.folder)["localhost/shell:2"] == digest
 
 
 def _fetch(cluster: Cluster, namespace: str, pod: str, host: str) -> str:

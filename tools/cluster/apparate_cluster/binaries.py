@@ -15,6 +15,7 @@ from pathlib import Path
 
 MODULES = Path(__file__).resolve().parents[1] / "go"
 KUBERNETES = "v1.36.3"
+CGO = False  # so that nobody needs a C compiler
 KUBERNETES_FLAG = f"-X k8s.io/component-base/version.gitVersion={KUBERNETES}"
 
 
@@ -36,7 +37,6 @@ class Binary:
     version: str
     cold_s: int
     linker_flags: str = ""
-    cgo: bool = False
 
     @property
     def sources(self) -> Path:
@@ -44,8 +44,8 @@ class Binary:
         return MODULES / self.module
 
 
-def _kubernetes(name: str, cold_s: int, *, cgo: bool = False) -> Binary:
-    return Binary(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", KUBERNETES, cold_s, KUBERNETES_FLAG, cgo)
+def _kubernetes(name: str, cold_s: int) -> Binary:
+    return Binary(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", KUBERNETES, cold_s, KUBERNETES_FLAG)
 
 
 ALL = (
@@ -75,7 +75,7 @@ ALL = (
     Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", "v0.8.0", 150),
     _kubernetes("kube-scheduler", 10),
     _kubernetes("kube-proxy", 25),
-    _kubernetes("kubelet", 210, cgo=True),
+    _kubernetes("kubelet", 210),
     Binary("coredns", "coredns", "github.com/coredns/coredns", "v1.13.1", 210),
 )
 BY_NAME = {binary.name: binary for binary in ALL}
@@ -99,7 +99,7 @@ def key(binary: Binary) -> str:
     made_from = hashlib.sha256()
     for name in ("go.mod", "go.sum"):
         made_from.update((binary.sources / name).read_bytes())
-    made_from.update(f"{binary.package} {binary.linker_flags} {binary.cgo}".encode())
+    made_from.update(f"{binary.package} {binary.linker_flags} {CGO}".encode())
     return f"{binary.name}-{binary.version}-{made_from.hexdigest()[:12]}"
 
 

@@ -121,7 +121,7 @@ def _run_go(command: Sequence[str], binary: Binary) -> None:
     """Run `go build -v`, which names each package that it compiles; say now and then how many those are."""
     environ = {
         **os.environ,
-        "CGO_ENABLED": "1" if binary.cgo else "0",
+        "CGO_ENABLED": "1" if binaries.CGO else "0",
         "GOFLAGS": "-buildvcs=false -mod=readonly",
         "GOTOOLCHAIN": "local",
         "GOWORK": "off",

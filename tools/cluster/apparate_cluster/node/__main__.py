@@ -26,10 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="apparate_cluster.node", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", parents=[common], help="start it, and wait until it is ready")
-    up.add_argument("--gpus", type=int, default=GPUS, help="pretended GPUs of the node (%(default)s)")
+    up.add_argument("--gpus", type=int, help=f"pretended GPUs of the node ({GPUS})")
     commands.add_parser("status", parents=[common], help="say whether it runs; the exit status is 1 when not")
     load = commands.add_parser("load", parents=[common], help="import archives of images")
-    load.add_argument("archives", nargs="+", type=Path, metavar="IMAGE_TAR")
+    load.add_argument("archives", nargs="*", type=Path, metavar="IMAGE_TAR")
     down = commands.add_parser("down", parents=[common], help="end it; its images stay for the next time")
     down.add_argument("--all", action="store_true", help="remove its images and logs too")
     asked = parser.parse_args(arguments)
@@ -47,7 +47,10 @@ def _carry_out(cluster: OneNodeCluster, asked: argparse.Namespace) -> int:
         fresh = cluster.up(gpus=asked.gpus)
         say(f"Kubernetes {KUBERNETES} is ready{f' after {time.monotonic() - started:.0f} s' if fresh else ' already'}")
         print(f"export KUBECONFIG={cluster.kubeconfig}\nexport PATH={cluster.bin}:$PATH")
+        say("images: make images makes them, make cluster-load brings them here")
     elif asked.command == "load":
+        if not asked.archives:
+            raise FileNotFoundError("no image archives: make images makes them")
         cluster.load(*asked.archives)
     elif asked.command == "down":
         (cluster.forget if asked.all else cluster.down)()

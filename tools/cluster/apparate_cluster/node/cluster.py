@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import binaries, build
-from . import cgroups, packages
-from .folder import Folder, default_folder
-from .supervisor import Settings, ctr_command
+from . import cgroups, loading, packages
+from .folder import Folder, closed, default_folder
+from .supervisor import Settings
 
 BINARIES = (*binaries.CONTROL_PLANE, "kube-scheduler", "kubelet", "kube-proxy", "coredns")
 GPUS = 2
@@ -76,28 +76,39 @@ class OneNodeCluster:
             self._process.poll()
         return self.folder.runs()
 
-    def up(self, *, gpus: int = GPUS) -> bool:
-        """Make it ready, and return whether that took a start. Raises NotUp, CannotRun, UnusableFolder, BuildFailed."""
+    def up(self, *, gpus: int | None = None) -> bool:
+        """Make it ready, and return whether that took a start; without `gpus` one that runs may have any number.
+
+        Raises NotUp, CannotRun, UnusableFolder, BuildFailed.
+        """
+        if reason := packages.why_not() or hidden():
+            raise packages.CannotRun(reason)
         self.folder.make()
         with self._turn():
             if self.runs():
-                with contextlib.suppress(NotUp):
-                    self.status()
+                if there := self._answers():
+                    if gpus not in (None, there["gpus"]):
+                        raise NotUp(f"it runs with {there['gpus']} pretended GPUs, not {gpus}: make cluster-down first")
                     return False
                 self._say("a start that was broken off, or hangs: starting anew")
                 self._end()
-            if reason := packages.why_not():
-                raise packages.CannotRun(reason)
             packages.install(self._say)
+            packages.check_place(self.folder.path)
             build.build(BINARIES)
             cgroups.remove(self.folder.cgroup)  # of a life that was cut off
             self.folder.renew()
-            self._start(gpus)
+            self._start(GPUS if gpus is None else gpus)
         return True
+
+    def _answers(self) -> dict[str, Any] | None:
+        """Its status; nothing when it does not answer."""
+        with contextlib.suppress(NotUp):
+            return self.status()
+        return None
 
     def down(self) -> None:
         """End it and forget all but the images. Does nothing when it is down."""
-        if not self.folder.path.exists():
+        if not self.folder.ours():
             return
         with self._turn():
             self._end()
@@ -105,24 +116,22 @@ class OneNodeCluster:
             self.folder.clear()
 
     def forget(self) -> None:
-        """`down`, and remove the folder with its images and logs."""
-        self.down()
-        shutil.rmtree(self.folder.path, ignore_errors=True)
+        """`down`, and remove the folder with its images and logs. One that was never a cluster's stays."""
+        if self.folder.ours():
+            self.down()
+            shutil.rmtree(self.folder.path, ignore_errors=True)
 
     def status(self) -> dict[str, Any]:
         """{"running": {process: bool}, "restarts": {process: times}, "gpus": count}. Raises NotUp."""
         return self._order({"do": "status"})
 
     def load(self, *archives: Path) -> None:
-        """Import archives of images, as docker or buildah write them; pods use them by their names. Raises NotUp."""
+        """Import archives of images, as docker or buildah write them; pods use them by their names.
+
+        What is there already is left out. Raises NotUp, NotLoaded.
+        """
         self.pid  # noqa: B018  # raises when there is none
-        for archive in archives:
-            if not archive.is_file():
-                raise FileNotFoundError(f"{archive}: no such image archive")
-            command = ctr_command(self.folder, "images", "import", archive)
-            answer = subprocess.run(command, capture_output=True, text=True, check=False)
-            if answer.returncode:
-                raise RuntimeError(f"{archive} was not imported: {answer.stderr.strip()}")
+        loading.load(self.folder, archives, self._say)
 
     def stop_process(self, name: str) -> None:
         """Stop a process of the cluster, such as kube-apiserver, until start_process."""
@@ -192,7 +201,7 @@ class OneNodeCluster:
             self._order({"do": "end"})
             if self._ended(DOWN_WITHIN_S):
                 return
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, NotUp):  # it may end just now
             os.kill(self.pid, signal.SIGKILL)  # the kernel kills the rest with it
         if not self._ended(DOWN_WITHIN_S):
             raise NotUp(f"process {self.pid} was killed and still lives")
@@ -224,8 +233,24 @@ class OneNodeCluster:
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
         with self.folder.turn.open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._say(f"waiting for another start or stop of {self.state}")
+                fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def hidden() -> str:
+    """Why processes of a cluster would not find what they run; empty when they will."""
+    for path, moved in (
+        (Path(sys.prefix), "have the checkout elsewhere"),
+        (Path(__file__).resolve(), "have the checkout elsewhere"),
+        (binaries.cache_root(), "set XDG_CACHE_HOME"),
+    ):
+        if place := closed(path):
+            return f"{path} lies in {place}, of which a cluster has its own: {moved}"
+    return ""
 
 
 def _environ() -> dict[str, str]:

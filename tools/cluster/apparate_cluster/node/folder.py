@@ -39,12 +39,19 @@ class Folder:
 
     def make(self) -> None:
         """Make the folder, private to its owner. Raises UnusableFolder."""
-        inside = [closed for closed in CLOSED if self.path.is_relative_to(closed)]
-        if inside:
-            raise UnusableFolder(f"{self.path}: a cluster cannot live in {inside[0]}, choose a folder elsewhere")
+        if inside := closed(self.path):
+            raise UnusableFolder(
+                f"{self.path}: a cluster cannot live in {inside}, choose a folder elsewhere (EEM_CLUSTER_FOLDER)"
+            )
         if len(bytes(self.containerd)) > SOCKET_BYTES:
             raise UnusableFolder(f"{self.containerd}: longer than the {SOCKET_BYTES} bytes a socket's path may have")
+        if self.path.exists() and not self.ours() and any(self.path.iterdir()):
+            raise UnusableFolder(f"{self.path} is not empty and no cluster's: choose another (EEM_CLUSTER_FOLDER)")
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def ours(self) -> bool:
+        """Whether a cluster lives here or did: then what is in it may be removed."""
+        return self.turn.exists()
 
     def renew(self) -> None:
         """Make it ready for a new life of the cluster, which has the images of the last one."""
@@ -69,6 +76,11 @@ class Folder:
         except BlockingIOError:
             return True
         return False
+
+
+def closed(path: Path) -> str:
+    """The place of which the namespace has its own, when `path` is in it; else empty."""
+    return next((place for place in CLOSED if path.is_relative_to(place)), "")
 
 
 def default_folder() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from pathlib import Path
@@ -24,6 +25,7 @@ def make() -> None:
     _ip("addr", "add", f"{NODE}/32", "dev", "node")
     _ip("link", "set", "node", "up")
     _ip("route", "add", SERVICES, "dev", "node", "src", NODE)  # kube-proxy redirects what takes it
+    load_module("br_netfilter", Path("/proc/sys/net/bridge"))
     for name, value in SETTINGS.items():
         (Path("/proc/sys") / name).write_text(value)
 
@@ -42,6 +44,20 @@ def write_cni(folder: Path) -> None:
     ports = {"type": "portmap", "capabilities": {"portMappings": True}}
     chain = {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge, ports]}
     (folder / "10-pods.conflist").write_text(json.dumps(chain))
+
+
+def load_module(name: str, sign: Path) -> None:
+    """Have a module of the kernel whose presence `sign` shows: most load by themselves when asked for, some do not.
+
+    Raises RuntimeError when it cannot be had.
+    """
+    if not sign.exists():
+        with contextlib.suppress(FileNotFoundError):
+            subprocess.run(["modprobe", name], capture_output=True, check=False)
+    if not sign.exists():
+        raise RuntimeError(
+            f"the kernel has no module {name} ({sign} is missing): modprobe {name} on the machine itself"
+        )
 
 
 def _ip(*arguments: str) -> None:

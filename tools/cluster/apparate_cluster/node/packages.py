@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from . import network
 
 BUSYBOX = Path("/bin/busybox")
 POLICY = Path("/usr/sbin/policy-rc.d")  # Debian asks it whether a service may start when its package is installed
+NO_START = "#!/bin/sh\n# of apparate's cluster-up, while it installs packages\nexit 101\n"
+LOCKED_FOR_S = 120  # a fresh machine may be at its own updates
+LEAST_FREE_GB = 2  # below 1 GiB the kubelet evicts pods
 NAMESPACES = (
     "unshare",
     "--net",
@@ -81,7 +85,7 @@ def install(say: Callable[[str], None]) -> None:
             f"not found here: what Debian has in the packages {' '.join(lacking)}; install it and try again"
         )
     say(f"installing Debian packages: {' '.join(lacking)}")
-    with _no_service_starts():
+    with no_service_starts():
         answer = _apt("install", *lacking)
         if answer.returncode:
             _apt("update")
@@ -96,20 +100,41 @@ def install(say: Callable[[str], None]) -> None:
         raise CannotRun(f"installed, yet not usable: {' '.join(still)}")
 
 
+def check_place(folder: Path) -> None:
+    """Raise CannotRun when containers cannot live in `folder`."""
+    free = shutil.disk_usage(folder).free / 1e9
+    if free < LEAST_FREE_GB:
+        raise CannotRun(
+            f"{folder} has {free:.1f} GB free, a cluster needs {LEAST_FREE_GB} GB and room for its images: "
+            "make room, or choose a folder elsewhere (EEM_CLUSTER_FOLDER)"
+        )
+    with tempfile.TemporaryDirectory(prefix=".overlay-", dir=folder) as scratch:
+        mount = "mkdir l u w m && mount -t overlay -o lowerdir=l,upperdir=u,workdir=w overlay m"
+        command = ["unshare", "--mount", "--propagation=private", "sh", "-c", mount]
+        tried = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
+    if tried.returncode:
+        raise CannotRun(
+            f"{folder} cannot hold containers, overlayfs does not work there ({tried.stderr.strip()}). In a container "
+            "all but volumes lies on an overlayfs already: choose a folder on a volume (EEM_CLUSTER_FOLDER)"
+        )
+
+
 def _apt(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = ["apt-get", "--quiet", "--yes", "--no-install-recommends", *arguments]
-    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    wait = ("-o", f"DPkg::Lock::Timeout={LOCKED_FOR_S}")
+    command = ["apt-get", "--quiet", "--yes", "--no-install-recommends", *wait, *arguments]
+    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "PATH": search_path()}  # dpkg insists on /usr/sbin
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
 
 @contextlib.contextmanager
-def _no_service_starts() -> Iterator[None]:
-    if POLICY.exists():  # the owner of the machine has said something: leave it
+def no_service_starts() -> Iterator[None]:
+    """Let no service start when its package is installed meanwhile."""
+    if POLICY.exists() and POLICY.read_text() != NO_START:  # the owner of the machine has said something: leave it
         yield
         return
-    POLICY.write_text("#!/bin/sh\nexit 101\n")
+    POLICY.write_text(NO_START)  # or it is there from a time that was cut off
     POLICY.chmod(0o755)
     try:
         yield
     finally:
-        POLICY.unlink()
+        POLICY.unlink(missing_ok=True)

@@ -94,7 +94,7 @@ def kubelet(folder: Folder, kubeconfig: Path, authority: Path) -> Command:
         "clusterDNS": [network.DNS],
         "clusterDomain": "cluster.local",
         "resolvConf": "",  # nothing outside can be reached
-        "evictionHard": {"memory.available": "200Mi", "nodefs.available": "2%", "imagefs.available": "2%"},
+        "evictionHard": {"memory.available": "200Mi", "nodefs.available": "1Gi", "imagefs.available": "1Gi"},
         "imageGCHighThresholdPercent": 100,  # images cannot be pulled again
         "serializeImagePulls": False,
         "registryPullQPS": 0,

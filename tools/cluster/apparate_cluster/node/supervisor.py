@@ -31,6 +31,7 @@ LOOK_S = 0.5
 AGAIN_AFTER_S = 2.0  # a process that dies is started again, not faster than this
 STOPS_WITHIN_S = 2.0  # an API server with open watches would take its time
 CONTAINERD_ENDS_WITHIN_S = 5.0
+ASKS_WITHIN_S = 5.0  # who connects has its order ready
 
 
 @dataclass(frozen=True)
@@ -195,11 +196,20 @@ class Supervisor:
                 connection, _ = control.accept()
             except TimeoutError:
                 continue
-            with connection, connection.makefile("rw") as stream:
-                order = json.loads(stream.readline())
-                stream.write(json.dumps(self.obey(order)) + "\n")
-            if order["do"] == "end":
+            if self._answer(connection).get("do") == "end":
                 raise Told
+
+    def _answer(self, connection: socket.socket) -> dict[str, Any]:
+        """Obey what comes through a connection, and return it; who asks may be killed at any moment."""
+        order: dict[str, Any] = {}
+        connection.settimeout(ASKS_WITHIN_S)
+        try:
+            with connection, connection.makefile("rw") as stream:
+                order = dict(json.loads(stream.readline()))
+                stream.write(json.dumps(self.obey(order)) + "\n")
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            print(f"an order came to nothing: {error!r}", file=sys.stderr, flush=True)
+        return order
 
     def stop(self) -> None:
         """Let containerd close its files; all others end with the namespace."""
@@ -241,7 +251,7 @@ def main() -> int:
         except Told:
             supervisor.stop()
             return 0
-        except (RuntimeError, TimeoutError, OSError) as error:
+        except (RuntimeError, TimeoutError, OSError, subprocess.SubprocessError) as error:
             tails = "" if isinstance(error, EndedEarly | TimeoutError) else f"\n{supervisor.tails()}"
             say("failed", failed=f"{error}{tails}")
             return 1
