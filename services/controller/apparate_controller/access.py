@@ -15,7 +15,7 @@ from apparate.service.telemetry import get_logger
 
 PASSING_S = 30.0  # an API server that does not answer for less is being restarted
 FORGOTTEN_S = 90.0  # nobody tries any more: every caller does so again within 30 s
-REFUSED = (UNAUTHORIZED, FORBIDDEN)
+NO_RIGHT = '" cannot '  # the API server: User "..." cannot patch resource "...". An admission webhook says 403 otherwise
 log = get_logger(__name__)
 
 
@@ -76,7 +76,8 @@ class Access:
 def _matters(right: Right, error: KubeError) -> bool:
     """Whether a failure says that this kind of call cannot be made; else it is about one object, or its version."""
     missing = error.status == NOT_FOUND and right.verb in ("list", "watch")  # no such resource
-    return error.passing or error.status in REFUSED or missing
+    refused = error.status == UNAUTHORIZED or (error.status == FORBIDDEN and NO_RIGHT in str(error))
+    return error.passing or refused or missing
 
 
 def _why(error: KubeError) -> str:

@@ -7,7 +7,7 @@ from apparate.service.kube import KubeError, Right
 from apparate_controller.access import FORGOTTEN_S, PASSING_S, Access
 
 WRITE = Right("patch", "earlyexitmodels/status", "shop")
-FORBIDDEN = KubeError(403, "PATCH /x: 403 User cannot patch resource earlyexitmodels/status", "Forbidden")
+FORBIDDEN = KubeError(403, 'PATCH /x: 403 User "c" cannot patch resource "earlyexitmodels/status"', "Forbidden")
 
 
 def an_access():
@@ -86,3 +86,12 @@ def test_a_resource_that_is_not_there_is_a_problem():
     access, _, _ = an_access()
     access(Right("list", "earlyexitmodels"), KubeError(404, "the server could not find the requested resource"))
     assert "list earlyexitmodels" in access.problems()
+
+
+def test_what_an_admission_webhook_says_of_one_object_is_no_matter_of_rights():
+    access, _, counted = an_access()
+    access(
+        WRITE, KubeError(403, 'PATCH /x: 403 admission webhook "w.x" denied the request: not on a Monday', "Forbidden")
+    )
+    assert access.problems() == {}
+    assert counted == [("patch", 403)]

@@ -51,7 +51,7 @@ class PlanStatus(StatusShape):
 
     model_config = ATOMIC
 
-    revision: Revision = Field(description="Rises by one with each decision; a worker takes only a higher one.")
+    revision: Revision = Field(description="Rises by one with each decision; a worker takes only a newer one.")
     reason: str = Field(default="", max_length=128, description="Why it was decided, in one word.")
     message: str = Field(default="", max_length=4096, description="Why it was decided, with the numbers.")
     decided_at: str = Field(default="", max_length=64, description="When it was decided, RFC 3339; empty before.")
