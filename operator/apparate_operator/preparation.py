@@ -141,8 +141,6 @@ def _of_preparation(problem: Problem | None) -> Problem | None:
         return None
     if problem.reason in (Reason.MODEL_LOAD_FAILED, Reason.CRASH_LOOP):
         return replace(problem, reason=str(Reason.PREPARE_FAILED))
-    if problem.reason == Reason.UNSCHEDULABLE and "persistentvolumeclaim" in problem.message.lower():
-        return replace(problem, reason=str(Reason.STORAGE_PENDING))
     return problem
 
 

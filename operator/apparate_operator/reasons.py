@@ -15,6 +15,7 @@ MESSAGE_LIMIT = 1000  # characters of what a pod said; a whole traceback helps n
 CANNOT_START = 2  # exit status of a worker that was asked for something it cannot do
 POD_NAME = re.compile(r'pods "[^"]*"')  # another one for each try: the same refusal must read the same
 RESOURCE = re.compile(r"Insufficient ([a-z0-9./-]+)")
+CLAIM = re.compile(r"persistentvolumeclaim", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,12 @@ class Problem:
     weight: int
 
 
+_IMAGES = "check spec.serving.image, oci:// sources, and the Secrets that open their registries"
 _WAITING: Mapping[str, tuple[str, int, str]] = {
-    "ImagePullBackOff": (Reason.IMAGE_PULL, 60, "check spec.serving.image and template.imagePullSecrets"),
-    "ErrImagePull": (Reason.IMAGE_PULL, 60, "check spec.serving.image and template.imagePullSecrets"),
+    "ImagePullBackOff": (Reason.IMAGE_PULL, 60, _IMAGES),
+    "ErrImagePull": (Reason.IMAGE_PULL, 60, _IMAGES),
     "ErrImageNeverPull": (Reason.IMAGE_PULL, 60, "the image is not on the node and its pull policy is Never"),
-    "InvalidImageName": (Reason.IMAGE_NAME, 60, "correct spec.serving.image"),
+    "InvalidImageName": (Reason.IMAGE_NAME, 60, "correct spec.serving.image or the oci:// source"),
     "CreateContainerConfigError": (Reason.CONTAINER_CONFIG, 60, "check the Secrets and ConfigMaps that the pod names"),
     "CrashLoopBackOff": (Reason.CRASH_LOOP, 50, "see `kubectl logs --previous`"),
 }
@@ -60,15 +62,23 @@ def _unscheduled(pod: str, reason: str, said: str) -> Problem:
     lacking = RESOURCE.search(said)
     if lacking:
         step = f"free {lacking[1]} on a node, add a node that has it, or ask for less"
+    elif "volume node affinity" in said:
+        step = (
+            "the volume of a claim is on another node or in another zone: take a StorageClass that binds when pods come"
+        )
     elif "taint" in said:
         step = "add a toleration to the pod template, or a node without the taint"
     elif "selector" in said or "affinity" in said:
         step = "check nodeSelector and affinity of the pod template"
-    elif "persistentvolumeclaim" in said.lower():
-        step = "see `kubectl describe pvc`"
+    elif CLAIM.search(said) and "not found" in said:
+        step = "make the claim, or correct its name in pvc:// sources and spec.storage.pvc.claimName"
+    elif CLAIM.search(said):
+        step = "see `kubectl describe pvc`, and whether there is the StorageClass of spec.storage.pvc.storageClassName"
     else:
         step = f"see `kubectl describe pod {pod}`"
     kind = reason if reason and reason != "Unschedulable" else Reason.UNSCHEDULABLE
+    if CLAIM.search(said) and not lacking:
+        kind = Reason.STORAGE_PENDING
     return Problem(str(kind), f"{pod} cannot be scheduled: {_short(said)}; {step}", 45)
 
 

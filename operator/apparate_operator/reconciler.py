@@ -249,7 +249,9 @@ def _refusal(one: Apply, error: KubeError, *, mended: bool) -> Verdict:
     if "exceeded quota" in said:
         reason = Reason.QUOTA_EXCEEDED
     if one.kind is CLAIM:
-        said += "; a claim with prepared models is never made anew: set spec.storage to what the claim has"
+        said += (
+            "; a claim with prepared models is never made anew: set spec.storage to what the claim has, or name another"
+        )
     if mended:
         said += "; it was mended a few minutes ago: find out who changes it"
     return Verdict(False, reason, f"{one.kind.name} {one.name} was refused: {said}")

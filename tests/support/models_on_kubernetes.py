@@ -117,10 +117,16 @@ class World:
             self.store.drop(kind, body)
         return step
 
-    def job_fails(self, model: EarlyExitModel, at: str = "2026-11-30T12:00:00Z", message: str = "too often") -> None:
+    def job_fails(
+        self,
+        model: EarlyExitModel,
+        at: str = "2026-11-30T12:00:00Z",
+        message: str = "too often",
+        reason: str = "BackoffLimitExceeded",
+    ) -> None:
         """The newest Job of the model failed."""
         job = self.newest(model, JOB)
-        failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": message}
+        failed = {"type": "Failed", "status": "True", "reason": reason, "message": message}
         self.put(JOB, job | {"status": {"conditions": [failed | {"lastTransitionTime": at}]}})
 
     def publish(self, model: EarlyExitModel, ramps: int = 3) -> None:

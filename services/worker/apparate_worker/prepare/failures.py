@@ -32,7 +32,7 @@ def failure_of(error: Exception) -> PrepareFailure:
         differs = "SHA-256" in str(error)
         return PrepareFailure(Reason.SOURCE_DIFFERS if differs else Reason.PREPARE_FAILED, str(error))
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        text = f"the store is full ({error}): raise spec.storage.pvc.size"
+        text = f"the store is full ({error}): raise spec.storage.pvc.size, or that of the claim named there"
         return PrepareFailure(Reason.STORAGE_FULL, text, passing=True)
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         text = f"the store cannot be written ({error}): check the claim's access mode and fsGroup of the pod template"
