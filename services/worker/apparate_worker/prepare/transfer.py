@@ -169,6 +169,9 @@ def download_hub(url: str, folder: Path, secrets: Mapping[str, str], kinds: tupl
                 allow_patterns=list(HUB_FILES),
             )
             return folder
+        except errors.LocalEntryNotFoundError as error:  # the Hub could not be asked, and there is no earlier copy
+            why = error.__cause__ or error
+            raise PrepareFailure(Reason.SOURCE_NOT_FOUND, f"{url} cannot be reached: {why}", passing=True) from error
         except (
             errors.RepositoryNotFoundError,
             errors.RevisionNotFoundError,
