@@ -79,7 +79,9 @@ RULES: dict[str, Case] = {
     "file url of another host": Case(
         _model(source="file://host/w"), "source is file://host/w: a relative path is for local mode", None
     ),
-    "unknown scheme of data": Case({"spec__bootstrap__data": "gs://b/d.npz"}, "data is gs://b/d.npz, must be"),
+    "unknown scheme of data": Case(
+        {"spec__bootstrap__data": "gs://b/d.npz"}, "data is gs://b/d.npz, must be file:///PATH"
+    ),
     "relative data": Case({"spec__bootstrap__data": "d.npz"}, "data is d.npz: a relative path is for local mode", None),
     "torch without entrypoint": Case(_model(entrypoint=DROP), "format torch needs an entrypoint (package.module:"),
     "dimension of zero": Case(
@@ -276,3 +278,19 @@ STATUS: dict[str, Any] = {
     ],
 }
 """A status with every field."""
+
+STATUS_REFUSED: list[tuple[tuple[str | int, ...], Any, str]] = [
+    (("plan", "ramps", 0, "threshold"), 1.5, "should be less than or equal to 1"),
+    (("plan", "ramps", 0, "threshold"), -0.5, "should be greater than or equal to 0"),
+    (("plan", "ramps", 0, "ramp"), -1, "should be greater than or equal to 0"),
+    (("plan", "revision"), -1, "should be greater than or equal to 0"),
+    (("plan", "revision"), 10**12 + 1, "revision is 1000000000001, must be at most 1000000000000: a plan that is put"),
+    (("conditions", 0, "status"), "Maybe", "Unsupported value"),
+    (("conditions", 0, "reason"), "two words", "should match"),
+    (("conditions", 0, "lastTransitionTime"), "yesterday", "date-time"),
+    (("observed", "exitRate"), 82, "should be less than or equal to 1"),
+]
+"""What no status may have: where in STATUS, the value, and what is said of it."""
+
+SHRUNK = ("12Gi", "11Gi", "pvc.size is 11Gi: a claim cannot shrink; keep the old size or use another claim")
+"""A size of the claim, one that it may not be changed to, and what is said of it."""
