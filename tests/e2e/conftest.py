@@ -73,14 +73,7 @@ def images(node: Node) -> None:
     """The images of this checkout are on the node."""
     archives = sorted(IMAGES.glob("*.tar"), key=lambda one: int(one.name.partition("-")[0]))  # in the order to load
     assert archives, f"{IMAGES} has no images: make images"
-    marks = node.state / "loaded"  # of archives, whose names have the hash of what is in them
-    loaded = set(marks.read_text().split()) if marks.exists() else set()
-    for archive in archives:
-        target = archive.resolve()
-        if str(target) not in loaded:
-            node.load(target)
-            with marks.open("a") as known:
-                known.write(f"{target}\n")
+    node.load(*(one.resolve() for one in archives))  # what is there already is left out
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 Line = dict[str, Any]
 COLOURS = {"http": "#0b6e99", "grpc": "#d9822b"}
-LIMIT, MARK, EARLY = "#c0392b", "#f1e9d8", "#3a7d44"
+LIMIT, MARK, NAME, EARLY = "#c0392b", "#f1e9d8", "#6b5b34", "#3a7d44"
 DPI = 130
 
 
@@ -64,19 +65,25 @@ def draw(story: Story, path: Path, *, title: str, model: str, budget: float = 0.
         _plans(rows[3], story, model)
         for axes in rows:
             _marks(axes, story, named=axes is rows[0])
-        rows[-1].set(xlabel="minutes of traffic", xlim=(0, (story.end - story.begin) / 60))
+        rows[-1].set(xlabel=f"minutes of traffic\n\n{_names(story)}", xlim=(0, (story.end - story.begin) / 60))
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
         plt.close(figure)
 
 
 def _marks(axes: Any, story: Story, *, named: bool) -> None:
-    for number, one in enumerate(story.of("mark")):
+    for number, one in enumerate(story.of("mark"), 1):
         begin, end = ((one[name] - story.begin) / 60 for name in ("begin", "end"))
         axes.axvspan(begin, end, color=MARK, lw=0, zorder=0)
         if named:
-            where = {"xy": (begin, 1.03 + 0.13 * (number % 3)), "xycoords": ("data", "axes fraction")}
-            axes.annotate(one["what"], **where, fontsize=6.8, color="#6b5b34", annotation_clip=False)
+            where = {"xy": ((begin + end) / 2, 1.02), "xycoords": ("data", "axes fraction"), "ha": "center"}
+            axes.annotate(str(number), **where, fontsize=8, color=NAME, annotation_clip=False)
+
+
+def _names(story: Story) -> str:
+    """What the numbers of the marks mean, in lines of about the picture's width."""
+    items = [f"{i} {one['what']}".replace(" ", "\N{NO-BREAK SPACE}") for i, one in enumerate(story.of("mark"), 1)]
+    return textwrap.fill("   ".join(items), 150)
 
 
 def _times(axes: Any, story: Story) -> None:
@@ -92,7 +99,7 @@ def _times(axes: Any, story: Story) -> None:
         text = f"requests without an answer: {len(lost)}"
         axes.plot(lost, [0] * len(lost), "x", color=LIMIT, ms=6, clip_on=False, label=text)
     axes.set(ylabel="ms")
-    axes.set_title("Response time seen by the client", pad=42)
+    axes.set_title("Response time seen by the client", pad=16)
     axes.legend(loc="upper right", frameon=False, ncols=3, fontsize=8)
 
 
