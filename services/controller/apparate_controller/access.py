@@ -15,7 +15,7 @@ from apparate.service.telemetry import get_logger
 
 PASSING_S = 30.0  # an API server that does not answer for less is being restarted
 FORGOTTEN_S = 90.0  # nobody tries any more: every caller does so again within 30 s
-NO_RIGHT = '" cannot '  # the API server: User "..." cannot patch resource "...". An admission webhook says 403 otherwise
+NO_RIGHT = '" cannot '  # as in: User "..." cannot patch resource "..."; what an admission webhook refuses is a 403 too
 log = get_logger(__name__)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from apparate.adaptation.guard import LEDGER_ANSWERS, Guard, GuardState
+from apparate.adaptation.guard import Guard, GuardState
 from apparate_worker.engine import Schedule
 
 BOOK_AT = 32  # right answers that may wait to be booked: a third of what earns one disagreement at 1 %
@@ -15,30 +15,32 @@ BOOK_AT = 32  # right answers that may wait to be booked: a third of what earns 
 class WorkerGuard:
     """Decides before each pass whether the plan's exits are open. The rules are `apparate.adaptation.guard`'s.
 
-    An alarm stays until a newer plan than the one that raised it. A spent ledger opens again by itself. Another budget
+    An alarm stays until a newer plan than the one that raised it. A spent budget opens again by itself. Another budget
     starts with empty books; it does not end an alarm.
     """
 
-    def __init__(self, budget: float, ramps: int) -> None:
-        self._guard, self._ramps = Guard(budget), ramps
+    def __init__(self, budget: float, ramps: int, workers: int = 1) -> None:
+        self._guard, self._ramps = Guard(budget, workers), ramps
         self._kept = self._wanted = budget
+        self._workers = workers
         self._plan: Schedule | None = None
         self._closed: Schedule | None = None
         self._right = 0
         self.alarms = 0
         self.state = GuardState.OPEN
 
-    def keep(self, budget: float) -> None:
-        """Keep this budget from the next pass that may change it. Any thread."""
-        self._wanted = budget
+    def keep(self, budget: float, workers: int = 1) -> None:
+        """Keep this budget, as one of so many workers, from the next pass that may change it. Any thread."""
+        self._wanted, self._workers = budget, workers
 
     def admit(self, schedule: Schedule) -> Schedule:
         """The schedule for the next pass: the plan's own, or the same ramps closed."""
         if self._wanted != self._kept and not (self.guarded and schedule is self._plan):
             self._kept = self._wanted
             self._book([])
-            self._guard = Guard(self._kept)
+            self._guard = Guard(self._kept, self._workers)
             self._plan = None
+        self._guard.window.share(self._workers)
         if schedule is not self._plan:
             self._book([])
             self._plan, self._closed = schedule, Schedule(schedule.plan.closed(), self._ramps)
@@ -55,7 +57,7 @@ class WorkerGuard:
 
     def served_plain(self, answers: int) -> None:
         """Note answers of the plain model: none is wrong, and they earn budget for the plan that comes."""
-        self._right = min(self._right + answers, LEDGER_ANSWERS)
+        self._right = min(self._right + answers, self._guard.window.answers)  # more of them say no more
 
     def observe(self, wrong: Sequence[bool]) -> GuardState:
         """Take the outcome of a pass in order of release: True for an early answer that disagrees with the model's.

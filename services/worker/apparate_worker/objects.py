@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from apparate.contract.document import Document
 from apparate.contract.resource import Adaptation, Budget, EarlyExitModel, TensorSpec
+from apparate.contract.serving import Serving
 from apparate.contract.shape import problem_of
 from apparate.contract.stream import plans_key
 from apparate.service.kube import KubeClient, KubeError, client_of, model_path, models_path
@@ -38,11 +39,17 @@ class Wishes:
 
     budget: Budget
     adaptation: Adaptation
+    replicas: int
+    """Workers that share the accuracy budget of a window."""
 
     @classmethod
     def of(cls, spec: dict[str, Any]) -> Wishes:
         """Of a spec as the API server has it. Raises ValidationError."""
-        return cls(Budget.model_validate(spec.get("budget", {})), Adaptation.model_validate(spec.get("adaptation", {})))
+        return cls(
+            Budget.model_validate(spec.get("budget", {})),
+            Adaptation.model_validate(spec.get("adaptation", {})),
+            Serving.model_validate(spec.get("serving", {})).replicas,
+        )
 
 
 class ObjectPlanSource:

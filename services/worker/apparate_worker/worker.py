@@ -85,7 +85,7 @@ class Worker:
             sender=self._sender,
             on_pass=self._meter.passed,
         )
-        self._guard = WorkerGuard(spec.budget.accuracy_loss, catalog.ramps)
+        self._guard = WorkerGuard(spec.budget.accuracy_loss, catalog.ramps, max(spec.serving.replicas, 1))
         self._keeper = PlanKeeper(catalog, spec.budget.ramp_overhead)
         remaining = remaining_table(catalog, TAIL_BATCHES * spec.serving.max_batch).tolist()
         self.device_thread = DeviceThread(
@@ -215,7 +215,7 @@ class Worker:
 
     def _follow_wishes(self, wishes: Wishes) -> None:
         """Take what changed in the spec and needs no restart. Event loop only."""
-        self._guard.keep(wishes.budget.accuracy_loss)
+        self._guard.keep(wishes.budget.accuracy_loss, max(wishes.replicas, 1))
         self._keeper.ramp_budget = wishes.budget.ramp_overhead
         self._reporter.shadow_share = wishes.adaptation.shadow_share
 

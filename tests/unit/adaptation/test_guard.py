@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apparate.adaptation.guard import BudgetLedger, Guard, GuardState, LossMonitor
+from apparate.adaptation.guard import WINDOW_ANSWERS, BudgetLedger, BudgetWindow, Guard, GuardState, LossMonitor
 
 
 def serve(guard: Guard, would_be_wrong: np.ndarray, pass_size: int) -> np.ndarray:
@@ -33,6 +33,36 @@ def test_on_any_traffic_the_loss_stays_within_the_budget_and_one_pass(seed, budg
     wrong = serve(Guard(budget), would_be_wrong, pass_size)
     spent = np.cumsum(wrong)
     assert (spent <= budget * np.arange(1, len(wrong) + 1) + pass_size).all()
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 3]), st.sampled_from([0.01, 0.05]), st.integers(1, 8))
+@settings(max_examples=50, deadline=None)
+def test_of_any_thousand_answers_in_a_row_of_all_workers_no_more_than_the_budget_disagree(
+    seed, workers, budget, at_once
+):
+    rng = np.random.default_rng(seed)
+    regimes = np.repeat(rng.random(60) < 0.1, 100)  # long quiet, which saves up credit, and bursts
+    released = []
+    for worker in range(workers):
+        would_be_wrong = rng.random(len(regimes)) < np.where(np.roll(regimes, 50 * worker), 0.3, 0.001)
+        released.append(serve(Guard(budget, workers), would_be_wrong, at_once))
+    wrong = np.stack(released, 1).ravel()  # each answers in turn
+    in_window = np.convolve(wrong, np.ones(WINDOW_ANSWERS), "valid")
+    assert in_window.max() <= budget * WINDOW_ANSWERS + workers * (at_once + 1)
+
+
+def test_a_workers_share_of_the_window_follows_how_many_there_are_and_stays_usable():
+    window = BudgetWindow(0.01, 2)
+    assert window.answers == 500
+    window.observe(np.ones(4, bool))
+    assert not window.spent
+    window.share(4)
+    assert window.answers == 300  # 3 disagreements, not 2
+    assert window.observe(np.zeros(1, bool))  # what was seen stays seen
+    window.share(1)
+    assert not window.observe(np.zeros(1, bool))
+    with pytest.raises(ValueError, match="workers is 0"):
+        window.share(0)
 
 
 def test_exits_are_closed_before_anything_is_earned():
@@ -103,6 +133,7 @@ def test_answers_may_come_one_by_one_or_together(wrong, budget, at_once):
         together.observe(np.array(wrong[start : start + at_once], bool))
     for one in wrong:
         singly.ledger.observe(np.array([one]))
+        singly.window.observe(np.array([one]))
         singly.monitor.observe(np.array([one]))
     assert together.ledger.credit == pytest.approx(singly.ledger.credit)
     assert together.monitor._wealth == pytest.approx(singly.monitor._wealth)

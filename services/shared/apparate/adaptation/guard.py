@@ -1,18 +1,22 @@
 """The accuracy budget kept on the spot, from what one worker released: close the ramps, never wait for anybody.
 
-Two rules, either of which closes the exits:
+Three rules, each of which closes the exits:
 
 * the **ledger**: every answer earns `budget`, every early answer that disagrees with the model's own costs 1, credit
   starts at 0 and never exceeds what LEDGER_ANSWERS earn. Without credit for one more disagreement exits are closed, and
   open again by themselves once it is earned. So of n answers at most `budget * n` disagree, and those more that were
   not booked yet when exits closed (the caller bounds them), on any traffic whatever: no assumption about its
   distribution is made.
+* the **window**: of any WINDOW_ANSWERS answers in a row, over all workers, at most `budget` of them disagree. Each
+  worker keeps its share of that; the ledger alone would let a burst spend at once what was saved for long.
 * the **alarm**: an e-process bets on the loss being above the budget, and notices a change long before a well-filled
   ledger is spent. It stays until a new plan comes.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from enum import StrEnum
 from typing import Any
 
@@ -21,8 +25,10 @@ import numpy.typing as npt
 
 BETS = (5.0, 15.0, 40.0)
 ALARM_LEVEL = 1000.0
-LEDGER_ANSWERS = 1000  # credit for one budget's worth of the window in which users look at accuracy
+WINDOW_ANSWERS = 1000  # in which users look at accuracy
+LEDGER_ANSWERS = WINDOW_ANSWERS  # credit for one window's budget
 REOPEN_CREDIT = 2.0  # open with credit for a disagreement to spare, or each earned credit would be spent at once
+LEAST_OF_WINDOW = 3.0  # disagreements that a worker's share allows; with fewer, exits would be closed most of the time
 
 
 class GuardState(StrEnum):
@@ -98,16 +104,47 @@ class BudgetLedger:
         return self.spent
 
 
-class Guard:
-    """Both rules together, for one worker."""
+class BudgetWindow:
+    """One worker's share of the window, with as many answers of it as one of `workers` gives. See the module.
 
-    def __init__(self, budget: float) -> None:
+    Many workers, or a small budget, have a longer window together: each worker's allows LEAST_OF_WINDOW at least.
+    """
+
+    def __init__(self, budget: float, workers: int = 1) -> None:
+        self._budget, self._seen, self._wrong = budget, 0, deque[int]()
+        self.spent = False
+        self.share(workers)
+
+    def share(self, workers: int) -> None:
+        """Keep the part of one of so many workers from now on; what was seen stays seen."""
+        if workers < 1:
+            raise ValueError(f"workers is {workers}, must be 1 or more")
+        self.answers = max(math.ceil(WINDOW_ANSWERS / workers), math.ceil(LEAST_OF_WINDOW / self._budget))
+        """How far back the worker looks."""
+        self._most = self._budget * self.answers
+
+    def observe(self, wrong: npt.NDArray[Any]) -> bool:
+        """Take the outcome of answers in order of release, True where one disagrees; whether the budget is spent."""
+        self._wrong.extend((np.flatnonzero(wrong) + self._seen).tolist())
+        self._seen += len(wrong)
+        while self._wrong and self._wrong[0] < self._seen - self.answers:
+            self._wrong.popleft()
+        self.spent = self._most - len(self._wrong) < (REOPEN_CREDIT if self.spent else 1.0)
+        return self.spent
+
+
+class Guard:
+    """All rules together, for one of `workers` workers. Raises ValueError for a budget not within 0..1 or no worker."""
+
+    def __init__(self, budget: float, workers: int = 1) -> None:
         self.ledger = BudgetLedger(budget)
+        self.window = BudgetWindow(budget, workers)
         self.monitor = LossMonitor(budget)
 
     def observe(self, wrong: npt.NDArray[Any]) -> GuardState:
         """Take the outcome of the answers of a pass, in order of release, True where an early answer disagrees."""
         self.ledger.observe(wrong)
+        self.window.observe(wrong)
         self.monitor.observe(wrong)
         return self.state
 
@@ -116,7 +153,7 @@ class Guard:
         """Whether exits may be open now, and if not, why."""
         if self.monitor.alarm:
             return GuardState.LOSS_ABOVE_BUDGET
-        return GuardState.BUDGET_SPENT if self.ledger.spent else GuardState.OPEN
+        return GuardState.BUDGET_SPENT if self.ledger.spent or self.window.spent else GuardState.OPEN
 
     def new_plan(self) -> None:
         """A newer plan came: the alarm was about the old one. What was spent stays spent."""
