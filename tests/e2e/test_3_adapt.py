@@ -10,7 +10,7 @@ import pytest
 
 from support.e2e import DEMO, MODEL, PLAIN, TUTORIAL, Stage
 from support.e2e_report import Report
-from support.e2e_traffic import LEAST_AGREEMENT, MOST_WRONG, Load
+from support.e2e_traffic import LEAST_AGREEMENT, Load
 
 pytestmark = pytest.mark.e2e
 
@@ -57,8 +57,7 @@ def test_every_request_of_both_models_is_answered(compared: dict[str, Any]) -> N
 
 
 def test_answers_are_the_plain_models_but_for_the_budget(compared: dict[str, Any]) -> None:
-    assert compared["all"]["agreement"] >= LEAST_AGREEMENT, compared["all"]
-    assert compared["all"]["agreement_worst_1000"] >= 1 - MOST_WRONG / 1000, compared["all"]
+    assert compared["all"]["agreement_worst_1000"] >= LEAST_AGREEMENT, compared["all"]
 
 
 def test_the_plain_model_is_scaled_to_nothing_and_says_so(compared: dict[str, Any], stage: Stage) -> None:
