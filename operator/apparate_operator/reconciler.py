@@ -12,7 +12,7 @@ from apparate.contract.conditions import Reason
 from apparate.contract.labels import PREPARE, owner
 from apparate.contract.resource import EarlyExitModel
 from apparate.contract.shape import problem_of
-from apparate.service.kube import NOT_FOUND, KubeError
+from apparate.service.kube import FORBIDDEN, NOT_FOUND, KubeError
 from apparate.service.telemetry import get_logger
 from apparate_operator.cluster import Cluster, NameTaken
 from apparate_operator.conditions import Told, Verdict, unreadable
@@ -243,7 +243,8 @@ def _mark(kind: Kind, body: Json) -> str:
 
 
 def _refusal(one: Apply, error: KubeError, *, mended: bool) -> Verdict:
-    rejected = error.status in (400, 422) or NO_SUCH_FIELD in str(error)
+    admission = error.status == FORBIDDEN and not error.lacks_right
+    rejected = error.status in (400, 422) or admission or NO_SUCH_FIELD in str(error)
     reason = Reason.REJECTED if rejected else Reason.RECONCILE_FAILED
     said = str(error).partition(": ")[2] or str(error)
     if "exceeded quota" in said:

@@ -183,7 +183,6 @@ class Hand:
 
     def start_workers(self, count: int = 1, name: str = "resnet") -> None:
         """All worker pods run and are ready."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
         def made() -> list[Any]:
             pods = [pod for pod in self.pods("worker", name) if not pod.metadata.deletion_timestamp]
@@ -191,13 +190,18 @@ class Hand:
             return pods
 
         for pod in eventually(made, within=30):
-            running = {"name": "worker", "ready": True, "restartCount": 0, "image": "w", "imageID": "w"}
-            self.pod_status(
-                pod,
-                phase="Running",
-                conditions=[{"type": "Ready", "status": "True", "lastTransitionTime": now}],
-                containerStatuses=[running | {"state": {"running": {"startedAt": now}}}],
-            )
+            self.start(pod)
+
+    def start(self, pod: Any) -> None:
+        """A worker pod runs and is ready."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        running = {"name": "worker", "ready": True, "restartCount": 0, "image": "w", "imageID": "w"}
+        self.pod_status(
+            pod,
+            phase="Running",
+            conditions=[{"type": "Ready", "status": "True", "lastTransitionTime": now}],
+            containerStatuses=[running | {"state": {"running": {"startedAt": now}}}],
+        )
 
     def serve(self, body: Json) -> None:
         """Create a model and see it through until it is ready."""

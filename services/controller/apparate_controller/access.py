@@ -15,7 +15,6 @@ from apparate.service.telemetry import get_logger
 
 PASSING_S = 30.0  # an API server that does not answer for less is being restarted
 FORGOTTEN_S = 90.0  # nobody tries any more: every caller does so again within 30 s
-NO_RIGHT = '" cannot '  # as in: User "..." cannot patch resource "..."; what an admission webhook refuses is a 403 too
 log = get_logger(__name__)
 
 
@@ -76,7 +75,7 @@ class Access:
 def _matters(right: Right, error: KubeError) -> bool:
     """Whether a failure says that this kind of call cannot be made; else it is about one object, or its version."""
     missing = error.status == NOT_FOUND and right.verb in ("list", "watch")  # no such resource
-    refused = error.status == UNAUTHORIZED or (error.status == FORBIDDEN and NO_RIGHT in str(error))
+    refused = error.status == UNAUTHORIZED or error.lacks_right
     return error.passing or refused or missing
 
 

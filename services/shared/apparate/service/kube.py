@@ -24,6 +24,8 @@ CONNECTIONS = 16  # kept open for calls that run at the same time; a watch holds
 APPLY, MERGE, PATCH = "application/apply-patch+yaml", "application/merge-patch+json", "application/json-patch+json"
 MODELS = f"/apis/{GROUP}/{VERSION}"
 GONE, CONFLICT, NOT_FOUND, FORBIDDEN, UNAUTHORIZED = 410, 409, 404, 403, 401
+NO_RIGHT = ('" cannot ', "is attempting to grant RBAC permissions")
+"""What the API server says to whoever may not do a thing, or may not give a right that it has not itself."""
 
 
 class KubeError(RuntimeError):
@@ -37,6 +39,11 @@ class KubeError(RuntimeError):
     def passing(self) -> bool:
         """Whether the same call may work a little later."""
         return self.status in (0, 408, 429) or self.status >= 500
+
+    @property
+    def lacks_right(self) -> bool:
+        """Whether the caller may not do such a thing at all; what admission refuses of one object is a 403 too."""
+        return self.status == FORBIDDEN and any(words in str(self) for words in NO_RIGHT)
 
 
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
