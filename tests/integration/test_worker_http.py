@@ -3,9 +3,6 @@
 import asyncio
 import contextlib
 import random
-import re
-import socket
-from pathlib import Path
 
 import httpx
 import numpy as np
@@ -13,11 +10,8 @@ import pytest
 import torch
 
 from apparate.plan import Plan
-from apparate_worker.errors import InvalidSetup
-from apparate_worker.settings import WorkerSettings
-from apparate_worker.worker import Worker
 from support.infer import URL, ask, binary_body, client, json_body, scores
-from support.models import X, a_document, a_prepared_model, a_worker, filled, items
+from support.models import X, a_prepared_model, a_worker, filled, items
 
 
 def plain(prepared, x):
@@ -251,17 +245,6 @@ async def test_inputs_that_are_no_numbers_are_answered_as_the_model_would_and_ne
         assert response.status_code == 200
         assert b'"exit_ramp":-1' in response.content
         assert X.name == "x" and (await c.get("/v2/health/live")).status_code == 200
-
-
-@pytest.mark.parametrize("name", ["http_port", "grpc_port"])
-async def test_a_port_that_is_taken_is_refused_by_number(name):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        settings = WorkerSettings.load({}, document=Path("m.yaml"), **{"http_port": 0, "grpc_port": 0, name: port})
-        worker = Worker(a_document(), a_prepared_model(), settings, torch.device("cpu"))
-        field = f"spec.serving.protocols.{name.removesuffix('_port')}.port"
-        with pytest.raises(InvalidSetup, match=rf"port {port}: .*; {re.escape(field)} asks for another"):
-            await worker.start()
 
 
 @pytest.mark.parametrize("protocol", ["websocket", "h2c", "TLS/1.0"])
