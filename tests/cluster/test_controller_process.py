@@ -263,7 +263,7 @@ async def test_after_a_black_hole_the_controller_goes_on_without_a_restart(objec
             objects.put_plan(Plan.of(10, [0], [0.25], CATALOG.digest))
             with contextlib.suppress(AssertionError):
                 await eventually_async(lambda: False, within=20)  # longer than it may hold the lease unheard
-            proxy.resume()
+            proxy.heal()  # no connection of before is ever told
 
             async def followed():
                 async with httpx.AsyncClient() as client:

@@ -37,13 +37,12 @@ async def test_after_a_connection_that_swallowed_everything_changes_are_followed
         running = an_operator(control_plane, hand.namespace, kubeconfig=through)
         with contextlib.ExitStack() as stack:
             operator = await asyncio.to_thread(stack.enter_context, running)
-            stack.callback(proxy.resume)
             await asyncio.to_thread(operator.settle)
             await asyncio.to_thread(hand.serve, a_body())
             proxy.swallow()
-            await asyncio.sleep(12)  # longer than a watch may be silent here
             await asyncio.to_thread(hand.patch, "resnet", serving={"replicas": 3})
-            proxy.resume()
+            await asyncio.sleep(2)
+            proxy.heal()  # no connection of before is ever told
             await eventually_async(lambda: asyncio.to_thread(lambda: hand.deployment().spec.replicas == 3), within=60)
             assert operator.process.popen.poll() is None
             await asyncio.to_thread(stack.close)

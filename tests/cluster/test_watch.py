@@ -111,7 +111,7 @@ async def test_a_black_holed_connection_is_left_within_its_time(objects):
             objects.create("b")
             await asyncio.sleep(1.0)
             assert len(seen) == 1
-            proxy.resume()
+            proxy.heal()
             await eventually_async(lambda: any("b" in names for _, names in seen), within=30)
 
 

@@ -47,6 +47,11 @@ class TcpProxy:
         """Pass bytes on again; what was swallowed is gone."""
         self._passes.set()
 
+    def heal(self) -> None:
+        """Pass bytes of new connections on; those of before swallow everything for ever, and nobody tells them."""
+        self._passes = asyncio.Event()
+        self._passes.set()
+
     def cut(self) -> None:
         """Close every connection."""
         for writer in list(self._writers):
@@ -57,10 +62,11 @@ class TcpProxy:
         assert task is not None
         self._tasks.add(task)
         self._writers.add(writer)
+        passes = self._passes
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self.target)
             self._writers.add(back)
-            ways = [asyncio.create_task(self._pass(reader, back)), asyncio.create_task(self._pass(there, writer))]
+            ways = [asyncio.create_task(_pass(*way, passes)) for way in ((reader, back), (there, writer))]
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -76,10 +82,11 @@ class TcpProxy:
             self._writers.discard(writer)
             self._tasks.discard(task)
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
-                if self._passes.is_set():
-                    writer.write(data)
-                    await writer.drain()
-            await self._passes.wait()  # a half-open connection does not tell of the other side's end either
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passes: asyncio.Event) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            if passes.is_set():
+                writer.write(data)
+                await writer.drain()
+        await passes.wait()  # a half-open connection does not tell of the other side's end either
