@@ -22,7 +22,7 @@ from support.kube import ROOT
 from support.node import Node, a_node
 
 REPORT = pytest.StashKey[Report]()
-FAILED = pytest.StashKey[bool]()
+STAGE = pytest.StashKey[Stage]()
 IMAGES = ROOT / ".cache" / "images"
 EXAMPLE = ROOT / "examples" / "person.yaml"
 
@@ -38,8 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     outcome = yield
-    if outcome.failed and call.when != "teardown" and "stage" in getattr(item, "funcargs", {}):
-        folder = item.config.stash[REPORT].collect(item.funcargs["stage"], item.name)  # type: ignore[attr-defined]
+    stage = item.config.stash.get(STAGE, None)
+    if stage is not None and outcome.failed and call.when != "teardown":
+        folder = item.config.stash[REPORT].collect(stage, item.name)
         outcome.sections.append(("what the cluster looked like", f"logs, events and descriptions are in {folder}"))
     return outcome
 
@@ -77,9 +78,10 @@ def images(node: Node) -> None:
 
 
 @pytest.fixture(scope="session")
-def stage(node: Node, images: None, report: Report) -> Stage:
+def stage(node: Node, images: None, report: Report, pytestconfig: pytest.Config) -> Stage:
     """What all tests look through."""
-    return Stage(node.cluster, report.folder)
+    made = pytestconfig.stash[STAGE] = Stage(node.cluster, report.folder)
+    return made
 
 
 @pytest.fixture(scope="session")
