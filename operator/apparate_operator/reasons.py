@@ -70,7 +70,7 @@ def _unscheduled(pod: str, reason: str, said: str) -> Problem:
         step = "add a toleration to the pod template, or a node without the taint"
     elif "selector" in said or "affinity" in said:
         step = "check nodeSelector and affinity of the pod template"
-    elif CLAIM.search(said) and "not found" in said:
+    elif CLAIM.search(said) and '" not found' in said:
         step = "make the claim, or correct its name in pvc:// sources and spec.storage.pvc.claimName"
     elif CLAIM.search(said):
         step = "see `kubectl describe pvc`, and whether there is the StorageClass of spec.storage.pvc.storageClassName"

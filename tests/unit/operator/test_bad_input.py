@@ -51,7 +51,7 @@ WAITING: dict[str, tuple[Json, str, str]] = {
         "make the claim, or correct its name in pvc:// sources",
     ),
     "a class of storage that is not there": (
-        unscheduled("pod has unbound immediate PersistentVolumeClaims"),
+        unscheduled("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"),
         "StoragePending",
         "StorageClass of spec.storage.pvc.storageClassName",
     ),
