@@ -7,8 +7,9 @@ by the functions that need it: that takes half a second and 40 MB, which local m
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -105,13 +106,14 @@ class KubeClient:
         """The answer to one request as plain data. Raises KubeError within `timeout_s` and the connect timeout."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": content_type} if data is not None else {}
-        response = self._request(Right.of(method, path), method, path, query or {}, headers, data, timeout_s)
-        try:
-            text = response.read()
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise KubeError(0, f"{method} {path}: {_first_line(error)}") from None
-        finally:
-            response.release_conn()
+        with self._observed(Right.of(method, path)):
+            response = self._send(method, path, query or {}, headers, data, timeout_s)
+            try:
+                text = response.read()
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                raise KubeError(0, f"{method} {path}: {_first_line(error)}") from None
+            finally:
+                response.release_conn()
         try:
             found: Json = json.loads(text) if text else {}
         except ValueError:
@@ -120,29 +122,21 @@ class KubeClient:
 
     def stream(self, path: str, query: Mapping[str, Any], silence_s: float) -> urllib3.BaseHTTPResponse:
         """An answer that goes on; reading it raises when nothing came for `silence_s`. Close it."""
-        return self._request(Right.of("GET", path, watching=True), "GET", path, query, {}, None, silence_s)
+        with self._observed(Right.of("GET", path, watching=True)):
+            return self._send("GET", path, query, {}, None, silence_s)
 
     def close(self) -> None:
         """Close idle connections."""
         self._pool.clear()
 
-    def _request(
-        self,
-        right: Right,
-        method: str,
-        path: str,
-        query: Mapping[str, Any],
-        headers: dict[str, str],
-        data: bytes | None,
-        silence_s: float,
-    ) -> urllib3.BaseHTTPResponse:
+    @contextlib.contextmanager
+    def _observed(self, right: Right) -> Iterator[None]:
         try:
-            response = self._send(method, path, query, headers, data, silence_s)
+            yield
         except KubeError as error:
             self.observe(right, error)
             raise
         self.observe(right, None)
-        return response
 
     def _send(
         self,
