@@ -8,6 +8,7 @@ import json
 import socket
 import stat
 import tarfile
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,13 +62,11 @@ def test_a_folder_whose_sockets_would_have_too_long_a_path_is_refused(tmp_path: 
         Folder(tmp_path / ("x" * SOCKET_BYTES)).make()
 
 
-def test_a_folder_is_private(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "c")
-    try:
+def test_a_folder_is_private() -> None:
+    with tempfile.TemporaryDirectory() as short:  # that of pytest may be longer than a socket's path may be
+        folder = Folder(Path(short) / "c")
         folder.make()
-    except UnusableFolder as error:
-        pytest.skip(str(error))  # the temporary folder itself has a long path
-    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+        assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
 
 
 def test_two_folders_have_two_cgroups(tmp_path: Path) -> None:

@@ -130,15 +130,18 @@ def test_other_data_is_another_preparation(tmp_path: Path):
     assert watch.stages == ["sites", "features", "training", "choosing", "latencies", "ready"]
 
 
-def test_a_preparation_that_was_stopped_goes_on_after_its_last_finished_stage(tmp_path: Path):
-    document, watch = image_document(tmp_path), Watch()
-
+def stop_before_latencies(document: Document) -> None:
     def stop(step: Step) -> None:
         if step.stage == "latencies":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         prepare(document, progress=stop)
+
+
+def test_a_preparation_that_was_stopped_goes_on_after_its_last_finished_stage(tmp_path: Path):
+    document, watch = image_document(tmp_path), Watch()
+    stop_before_latencies(document)
     assert not document.prepared.exists()
     prepare(document, progress=watch)
     assert watch.stages == ["latencies", "ready"]
@@ -155,13 +158,7 @@ def test_a_preparation_that_left_only_half_a_marker_begins_anew(tmp_path: Path):
 
 def test_a_preparation_that_left_a_damaged_folder_begins_anew(tmp_path: Path):
     document, watch = image_document(tmp_path), Watch()
-
-    def stop(step: Step) -> None:
-        if step.stage == "latencies":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare(document, progress=stop)
+    stop_before_latencies(document)
     weights = document.prepared.with_name(f".{document.prepared.name}.partial") / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:50])
     prepare(document, progress=watch)
