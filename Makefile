@@ -8,7 +8,7 @@ HERE := not gpu and not e2e# tiers that any machine can run
 JOBS := $(if $(EEM_TEST_KUBECONFIG),0,2)# processes that share the tests, each with a control plane of its own
 SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 CLUSTER := PYTHONPATH=tools/cluster $(BIN)/python -m apparate_cluster
-IMAGES := PYTHONPATH=tools/images $(BIN)/python -m apparate_images --links .cache/images
+IMAGES := PYTHONPATH=tools/images:tools/cluster $(BIN)/python -m apparate_images --links .cache/images
 TOOLS := .cache/cluster/bin# links to the built Kubernetes tools
 
 .PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-e2e test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-load cluster-status cluster-down images lint format generate verify check lock bench bench-operator bench-delivery clean

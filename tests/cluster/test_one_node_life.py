@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from apparate_cluster.node import cgroups, packages
+from apparate_cluster.debian import search_path
+from apparate_cluster.node import cgroups
 from apparate_cluster.node.cluster import NotUp, OneNodeCluster
 from apparate_cluster.node.places import KERNEL
 from support.eventually import eventually
@@ -24,7 +25,7 @@ needs_a_node = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 def host() -> dict[str, set[str]]:
     """What a cluster could leave behind."""
-    environ = {**os.environ, "PATH": packages.search_path()}
+    environ = {**os.environ, "PATH": search_path()}
     chains = subprocess.run(["iptables-save"], env=environ, capture_output=True, text=True, check=True).stdout
     chains = re.sub(r"\[\d+:\d+\]", "", chains)  # packets and bytes so far
     return {

@@ -14,5 +14,5 @@ else
         exit 0
     fi
 fi
-PYTHONPATH=tools/images .venv/bin/python -m apparate_images --links .cache/images --engine buildah # others write no archives
+PYTHONPATH=tools/images:tools/cluster .venv/bin/python -m apparate_images --links .cache/images --engine buildah # others write no archives
 EEM_TEST_REQUIRE=e2e .venv/bin/python -m pytest -m e2e tests/cluster tests/e2e "$@" || [ $? = 5 ] # -k may leave none

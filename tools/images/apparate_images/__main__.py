@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from apparate_cluster import debian
+
 from . import build, buildah, engines, images, needs, place
 from .build import Made
 from .place import ImageFailed, say
@@ -28,9 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := sorted(set(names) - set(images.BY_NAME)):
         parser.error(f"unknown: {', '.join(unknown)}; there are: {', '.join(images.BY_NAME)}")
     signal.signal(signal.SIGTERM, _stop)
-    os.environ["PATH"] = (
-        needs.PATH
-    )  # of root, whoever root was before: debootstrap lies in /usr/sbin, dpkg insists on it
+    os.environ["PATH"] = debian.search_path()  # debootstrap lies in /usr/sbin
     try:
         engine = engines.choose(asked.engine)
         if engine != "buildah":

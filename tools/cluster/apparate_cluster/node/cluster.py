@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import binaries, build
+from ..debian import search_path
 from . import cgroups, loading, packages
 from .folder import Folder, closed, default_folder
 from .supervisor import Settings
@@ -256,4 +257,4 @@ def hidden() -> str:
 def _environ() -> dict[str, str]:
     """The environment without proxies, which do not lead into the cluster's network."""
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    return {**kept, "PATH": packages.search_path(), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    return {**kept, "PATH": search_path(), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}

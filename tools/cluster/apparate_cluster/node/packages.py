@@ -10,12 +10,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ..debian import has
+from ..debian import install as apt_install
 from . import network
 
 BUSYBOX = Path("/bin/busybox")
 POLICY = Path("/usr/sbin/policy-rc.d")  # Debian asks it whether a service may start when its package is installed
 NO_START = "#!/bin/sh\n# of apparate's cluster-up, while it installs packages\nexit 101\n"
-LOCKED_FOR_S = 120  # a fresh machine may be at its own updates
 LEAST_FREE_GB = 2  # below 1 GiB the kubelet evicts pods
 NAMESPACES = (
     "unshare",
@@ -34,7 +35,7 @@ class CannotRun(RuntimeError):
 
 
 def _program(name: str) -> Callable[[], bool]:
-    return lambda: shutil.which(name, path=search_path()) is not None
+    return lambda: has(name)
 
 
 def _static_busybox() -> bool:
@@ -52,11 +53,6 @@ NEEDED: dict[str, Callable[[], bool]] = {
     "runc": _program("runc"),
     "util-linux": _program("unshare"),
 }
-
-
-def search_path() -> str:
-    """PATH, and where the tools of root lie."""
-    return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"
 
 
 def missing() -> list[str]:
@@ -80,21 +76,16 @@ def install(say: Callable[[str], None]) -> None:
     lacking = missing()
     if not lacking:
         return
-    if not shutil.which("apt-get"):
+    if not has("apt-get"):
         raise CannotRun(
             f"not found here: what Debian has in the packages {' '.join(lacking)}; install it and try again"
         )
     say(f"installing Debian packages: {' '.join(lacking)}")
     with no_service_starts():
-        answer = _apt("install", *lacking)
-        if answer.returncode:
-            _apt("update")
-            answer = _apt("install", *lacking)
-    if answer.returncode:
-        raise CannotRun(f"apt-get install {' '.join(lacking)} failed:\n{answer.stderr.strip()}")
-    if (
-        "containerd" in lacking and Path("/run/systemd/system").exists()
-    ):  # the cluster has its own, this would wait idle
+        if failed := apt_install(lacking):
+            raise CannotRun(failed)
+    if "containerd" in lacking and Path("/run/systemd/system").exists():
+        # The cluster has its own, this would wait idle.
         subprocess.run(["systemctl", "disable", "--quiet", "containerd"], check=False)
     if still := missing():
         raise CannotRun(f"installed, yet not usable: {' '.join(still)}")
@@ -117,13 +108,6 @@ def check_place(folder: Path) -> None:
             f"{folder} cannot hold containers, overlayfs does not work there ({tried.stderr.strip()}). In a container "
             "all but volumes lies on an overlayfs already: choose a folder on a volume (EEM_CLUSTER_FOLDER)"
         )
-
-
-def _apt(*arguments: str) -> subprocess.CompletedProcess[str]:
-    wait = ("-o", f"DPkg::Lock::Timeout={LOCKED_FOR_S}")
-    command = ["apt-get", "--quiet", "--yes", "--no-install-recommends", *wait, *arguments]
-    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "PATH": search_path()}  # dpkg insists on /usr/sbin
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
 
 @contextlib.contextmanager
