@@ -25,11 +25,6 @@ def operator(control_plane: kube.Cluster) -> Iterator[RunningOperator]:
         yield running
 
 
-@pytest.fixture
-def hand(control_plane: kube.Cluster, namespace: str) -> Hand:
-    return Hand(control_plane, namespace)
-
-
 def waiting(container: str, reason: str, message: str) -> dict[str, Any]:
     state = {"waiting": {"reason": reason, "message": message}}
     of = {"name": container, "ready": False, "restartCount": 0, "image": "w", "imageID": "w", "state": state}

@@ -23,11 +23,6 @@ from support.tcp_proxy import TcpProxy
 pytestmark = [pytest.mark.cluster]
 
 
-@pytest.fixture
-def hand(control_plane: kube.Cluster, namespace: str, crd: Any) -> Hand:
-    return Hand(control_plane, namespace)
-
-
 async def test_after_a_connection_that_swallowed_everything_changes_are_followed_again(
     control_plane: kube.Cluster, hand: Hand
 ):

@@ -27,11 +27,6 @@ def operator(control_plane: kube.Cluster) -> Iterator[RunningOperator]:
         yield running
 
 
-@pytest.fixture
-def hand(control_plane: kube.Cluster, namespace: str) -> Hand:
-    return Hand(control_plane, namespace)
-
-
 def resynced(operator: RunningOperator) -> None:
     """Wait until everything was listed and looked at once more."""
     name = "apparate_operator_last_resync_timestamp_seconds"

@@ -23,11 +23,6 @@ def operator(control_plane: kube.Cluster) -> Iterator[RunningOperator]:
         yield running
 
 
-@pytest.fixture
-def hand(namespace: str, control_plane: kube.Cluster) -> Hand:
-    return Hand(control_plane, namespace)
-
-
 def replaced(path: str, value: Any) -> dict[str, Any]:
     return {"op": "replace", "path": path, "value": value}
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -20,16 +19,10 @@ from apparate_operator.operator import Operator
 from apparate_operator.reconciler import Reconciler
 from apparate_operator.settings import OperatorSettings
 from apparate_operator.store import Store
-from support import kube
 from support.models_on_kubernetes import ENVIRONMENT, a_body
 from support.operator import Hand
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture
-def hand(control_plane: kube.Cluster, namespace: str, crd: Any) -> Hand:
-    return Hand(control_plane, namespace)
 
 
 class Looking:

@@ -279,25 +279,19 @@ def test_a_secret_of_an_earlier_setting_goes_when_all_workers_have_rolled_over()
     assert leftover in world.step(model, another).deletions
 
 
-def test_a_rollout_that_waits_for_a_gpu_names_it():
+@pytest.mark.parametrize(
+    ("updated", "expected"),
+    [(1, "RolloutBlocked"), (2, "Unschedulable")],
+    ids=["in a rollout", "one worker more is no rollout"],
+)
+def test_a_worker_that_finds_no_gpu_names_it(updated, expected):
     model = a_model(serving={"gpu": {"count": 1}, "replicas": 2})
     world = serving(model)
-    world.workers(model, ready=1, wanted=2, replicas=2, updatedReplicas=1)
-    world.pod(model, "old", conditions=[{"type": "Ready", "status": "True"}])
-    world.pod(model, "new", conditions=[UNSCHEDULABLE])
-    status, reason, message = conditions(world.step(model))["WorkersReady"]
-    assert (status, reason) == ("False", "RolloutBlocked")
-    assert "nvidia.com/gpu" in message
-
-
-def test_one_worker_more_that_finds_no_gpu_is_no_rollout():
-    model = a_model(serving={"gpu": {"count": 1}, "replicas": 2})
-    world = serving(model)
-    world.workers(model, ready=1, wanted=2, replicas=2, updatedReplicas=2)
+    world.workers(model, ready=1, wanted=2, replicas=2, updatedReplicas=updated)
     world.pod(model, "first", conditions=[{"type": "Ready", "status": "True"}])
     world.pod(model, "second", conditions=[UNSCHEDULABLE])
     status, reason, message = conditions(world.step(model))["WorkersReady"]
-    assert (status, reason) == ("False", "Unschedulable")
+    assert (status, reason) == ("False", expected)
     assert "nvidia.com/gpu" in message
 
 
