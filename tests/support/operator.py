@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 import urllib.error
 import urllib.request
@@ -23,6 +24,7 @@ from support.models_on_kubernetes import a_catalog, catalog_body
 from support.processes import Process, a_process
 
 TAKES_OVER_WITHIN_S = DURATION_S + 15
+TIME = re.compile(r"\d{4}-\d{2}-\d{2}T[\d:.]+Z")
 Json = dict[str, Any]
 
 
@@ -68,6 +70,11 @@ class RunningOperator:
     @property
     def log(self) -> str:
         return "\n".join(self.process.err)
+
+    def refusals(self, status: int, since: int) -> list[str]:
+        """Lines of the log, from line `since` on, that name this HTTP status: as a word, outside the line's time."""
+        lines = [TIME.sub("", line) for line in self.process.err[since:]]
+        return [line for line in lines if re.search(rf"(?<![\w.:-]){status}(?![\w.:-])", line)]
 
 
 @contextlib.contextmanager
