@@ -34,7 +34,7 @@ async def test_a_worker_is_not_ready_before_its_model_has_warmed_up():
         async with client(f"127.0.0.1:{port}") as c:
             with pytest.raises(httpx.TransportError):  # a probe takes that for no
                 await c.get("/v2/health/ready", timeout=0.3)
-            assert not worker.dataplane.ready()
+            assert not worker.models.ready()
             warmed.set()
             await starting
             assert (await c.get("/v2/health/ready")).status_code == 200
@@ -53,7 +53,7 @@ async def test_a_model_that_cannot_do_its_largest_batch_never_listens():
     worker = Worker(a_document(serving={"maxBatch": 8}), a_prepared_model(hook=hook), settings, torch.device("cpu"))
     with pytest.raises(InvalidSetup, match=r"the model raises on a batch of 8: .*out of memory"):
         await worker.start()
-    assert not worker.dataplane.ready()
+    assert not worker.models.ready()
 
 
 @pytest.mark.parametrize("name", ["http_port", "grpc_port"])

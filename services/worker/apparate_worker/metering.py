@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from apparate.catalog import RampCatalog
 from apparate.contract.metrics import WORKER
 from apparate.feedback import FINAL
 from apparate.service.telemetry import Telemetry
 from apparate_worker.passes import Pass
+from apparate_worker.plain import PlainTimes
 
+PROTOCOLS = ("http", "grpc")
 CODES = (200, 400, 404, 413, 429, 499, 500, 503, 504)
 
 
 class Meter:
     """Metric objects of one served model, with their labels filled in once."""
 
-    def __init__(self, namespace: str, model: str, layers: Sequence[str]) -> None:
+    def __init__(self, namespace: str, model: str, catalog: RampCatalog, max_batch: int) -> None:
         self._telemetry = Telemetry(WORKER)
         self._labels = {"namespace": namespace, "model": model}
         self._counted: dict[str, int] = {}
@@ -28,10 +31,21 @@ class Meter:
             one("apparate_queue_seconds"),
             one("apparate_pass_seconds"),
         )
-        self._wrong = one("apparate_wrong_exits")
-        names = {FINAL: "final"} | {r: str(r) for r in range(len(layers))}
+        self._plain_times = PlainTimes(catalog, max_batch)
+        self.slo_s: float | None = None
+        """Answers are wanted within this; None: there is no objective. Assigned from any thread."""
+        self._slo, self._late = "apparate_slo_answers", "apparate_slo_late_answers"
+        self._requests = {
+            (protocol, code): one("apparate_requests", protocol=protocol, code=str(code))
+            for protocol in PROTOCOLS
+            for code in CODES
+        }
+        names = {FINAL: "final"} | {r: str(r) for r in range(catalog.ramps)}
         self._release = {r: one("apparate_release_seconds", ramp=name) for r, name in names.items()}
+        self._plain = {r: one("apparate_plain_seconds", ramp=name) for r, name in names.items()}
+        self._segment = {r: one("apparate_segment_seconds", ramp=name) for r, name in names.items()}
         self._exits = {r: one("apparate_exits", ramp=name) for r, name in names.items()}
+        self._wrong = {r: one("apparate_wrong_exits", ramp=name) for r, name in names.items() if r != FINAL}
 
     def _one(self, name: str, **labels: str) -> Any:
         return self._telemetry(name, **self._labels, **labels)
@@ -42,20 +56,23 @@ class Meter:
         self._pass.observe(done.service_s)
         for seconds in done.queued_s.tolist():
             self._queue.observe(seconds)
-        for ramp, seconds in zip(done.exits.tolist(), done.released_s.tolist(), strict=True):
+        released = done.released_s.tolist()
+        later = self._plain_times.later_s(done.plan.active, len(released))
+        for ramp, seconds in zip(done.exits.tolist(), released, strict=True):
             self._release[ramp].observe(seconds)
+            self._plain[ramp].observe(seconds + later[ramp])
             self._exits[ramp].inc()
         for ramp, labels in done.labels.items():
-            self._wrong.inc(int(np.count_nonzero((done.exits == ramp) & (labels != done.final_labels))))
+            self._wrong[ramp].inc(int(np.count_nonzero((done.exits == ramp) & (labels != done.final_labels))))
+        for ramp, seconds in done.timed or ():
+            self._segment[ramp].observe(seconds)
+        if self.slo_s is not None:
+            self._one(self._slo).inc(len(released))
+            self._one(self._late).inc(sum(seconds > self.slo_s for seconds in released))
 
-    def requests(self, protocol: str) -> Callable[[int], None]:
-        """What counts an answered request of a protocol by its HTTP status."""
-        known = {code: self._one("apparate_requests", protocol=protocol, code=str(code)) for code in CODES}
-
-        def count(code: int) -> None:
-            known[code].inc()
-
-        return count
+    def answered(self, protocol: str, code: int) -> None:
+        """Count an answered request of a protocol by its HTTP status."""
+        self._requests[protocol, code].inc()
 
     def refused(self, reason: str) -> None:
         """Count a plan that is not run."""

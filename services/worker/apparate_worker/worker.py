@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from apparate_worker.errors import InvalidSetup, NotReady, words_of
 from apparate_worker.feedback import Identity, RedisSender, Reporter
 from apparate_worker.guard import WorkerGuard
 from apparate_worker.heartbeat import Beat, Heartbeat
+from apparate_worker.liveness import Stalled, Watch, longest_pause_s
 from apparate_worker.metering import Meter
 from apparate_worker.model.store import PreparedModel
 from apparate_worker.objects import Wishes, plan_source
@@ -31,12 +33,13 @@ from apparate_worker.plans import PlanKeeper, follow
 from apparate_worker.protocol.dataplane import Dataplane
 from apparate_worker.protocol.grpc import GrpcFace, grpc_server
 from apparate_worker.protocol.http import HttpFace, http_server
+from apparate_worker.protocol.models import Models, State
 from apparate_worker.protocol.tensors import BYTES, DTYPES
 from apparate_worker.serving import TAIL_BATCHES, DeviceThread
 from apparate_worker.settings import WorkerSettings
 
 log = get_logger(__name__)
-STALLED_S = 60.0  # a device thread that has not turned for so long is taken for dead
+LISTEN_S = 60.0  # longest time that the HTTP server may take to listen
 FLUSH_S = 2.0  # longest time that feedback may take to leave at the end
 ON_THEIR_WAY_S = 0.05  # for calls that were sent before their clients heard that it stops
 REFUSED_CHARS = 300  # of why a plan is refused, in a heartbeat and from there in the status
@@ -65,7 +68,8 @@ class Worker:
         self._ramps = catalog.ramps
         self._epoch = int(time.time() * 1000)
         self.failed = asyncio.Event()
-        """Set when the device is lost."""
+        """Set when the worker cannot go on; `lost` says why."""
+        self.lost = ""
         key = document.model.key
         meta = document.model.metadata
         self._meter = Meter(meta.namespace, meta.name, catalog.layers)
@@ -99,8 +103,11 @@ class Worker:
             max_batch=spec.serving.max_batch,
             remaining_ms=lambda ramp, rows: remaining[rows][ramp],
             threads=spec.serving.threads,
-            on_fatal=self._lost,
+            trial={spec.name: warm_array(spec, 1) for spec in prepared.inputs},
+            on_fatal=self._device_lost,
         )
+        longest_s = spec.serving.stall_seconds or longest_pause_s(catalog, spec.serving.max_batch)
+        self._watch = Watch(lambda: self.device_thread.beats, longest_s)
         self.dataplane = Dataplane(
             name=meta.name,
             inputs=prepared.inputs,
@@ -109,19 +116,18 @@ class Worker:
             layers=catalog.layers,
             batcher=self._batcher,
             queue_timeout_s=spec.serving.timeout_ms / 1e3,
-            alive=self._alive,
+            alive=self._well,
+            count=self._meter.answered,
         )
+        self.models = Models(self._alive, self._meter.answered)
+        self.models.declare(meta.name)
+        self.models.note(meta.name, self.dataplane.version, State.LOADING)
         self._source = plan_source(settings, document, self._follow_wishes)
         self._heartbeat = Heartbeat(url, key, settings.name, self._beat) if url else None
         protocols = spec.serving.protocols
-        self._http_face = HttpFace(
-            self.dataplane,
-            max_body_bytes=protocols.http.max_body_bytes,
-            metrics=self._metrics,
-            count=self._meter.requests("http"),
-        )
+        self._http_face = HttpFace(self.models, max_body_bytes=protocols.http.max_body_bytes, metrics=self._metrics)
         self._http = http_server(self._http_face)
-        self._grpc_face = GrpcFace(self.dataplane, self._meter.requests("grpc"))
+        self._grpc_face = GrpcFace(self.models)
         self._tasks: list[asyncio.Task[None]] = []
         self._http_task: asyncio.Task[None] | None = None
 
@@ -140,27 +146,30 @@ class Worker:
             raise
         self._reporter.start()
         self.device_thread.start()
+        self._keep(self._watch.run(self._stalled))
         if self._source is not None:
-            self._tasks.append(asyncio.create_task(follow(self._source, self._keeper, self._apply, self._refused)))
+            self._keep(follow(self._source, self._keeper, self._apply, self._refused))
         if self._heartbeat is not None:
-            self._tasks.append(asyncio.create_task(self._heartbeat.run()))
+            self._keep(self._heartbeat.run())
         await self._grpc.start()
         self._http_task = asyncio.create_task(self._http.serve([listening]))
-        await _until(lambda: self._http.started or self._http_task is None or self._http_task.done(), STALLED_S)
-        self.dataplane.accepting = self.dataplane.announced = True
+        self._http_task.add_done_callback(self._http_ended)
+        await _until(lambda: self._http.started or self._http_task is None or self._http_task.done(), LISTEN_S)
+        self.dataplane.accepting = self.models.announced = True
+        self.models.serve(self.dataplane)
         return _address(settings.host, listening.getsockname()[1]), grpc_address
 
     async def drain(self, grace_s: float) -> bool:
         """Stop: tell clients, answer what was accepted, send feedback; whether every request got its answer in time."""
         give_up = time.monotonic() + self._spec.serving.drain_seconds
-        self.dataplane.announced = False
+        self.models.announced = False
         self._http_face.draining = True
-        if self.dataplane.live():
+        if self.models.live():
             await asyncio.sleep(min(grace_s, self._spec.serving.drain_seconds))
         parting = asyncio.create_task(self._part(max(0.0, give_up - time.monotonic())))
         await asyncio.wait({parting}, timeout=ON_THEIR_WAY_S)  # it ends with the last call that is under way
         self.dataplane.accepting = False
-        await _until(lambda: not self.dataplane.in_flight or not self.dataplane.live(), give_up - time.monotonic())
+        await _until(lambda: not self.dataplane.in_flight or not self.models.live(), give_up - time.monotonic())
         unanswered = self.dataplane.in_flight
         for request in self._batcher.close(NotReady("the worker is stopping")):
             request.fail(NotReady("the worker is stopping"))
@@ -186,7 +195,7 @@ class Worker:
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
+            with contextlib.suppress(asyncio.CancelledError, Exception):  # `_ended` has told of it
                 await task
         if self._source is not None:
             await self._source.close()
@@ -220,17 +229,44 @@ class Worker:
         self._reporter.shadow_share = wishes.adaptation.shadow_share
 
     def _alive(self) -> bool:
-        return self.device_thread.alive and time.monotonic() - self.device_thread.beat < STALLED_S
+        return self.device_thread.alive and not self._watch.stalled
 
-    def _lost(self, error: BaseException) -> None:
-        def fail() -> None:
-            gone = NotReady(f"the worker lost its device: {error}")
-            for request in self._batcher.close(gone):
-                request.fail(gone)
-            self.failed.set()
+    def _well(self) -> bool:
+        """Whether the last pass, or a trial since, was fine."""
+        return self._alive() and not self.device_thread.health.unwell
 
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` until draining ends; without it the worker cannot go on."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("a part of the worker failed", error=str(error), exc_info=error)
+            self._fail(f"a part of the worker failed: {type(error).__name__}: {error}")
+
+    def _http_ended(self, task: asyncio.Task[None]) -> None:
+        if not self._http.should_exit:
+            self._fail("the HTTP server ended by itself")
+
+    def _device_lost(self, error: BaseException) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            self._loop.call_soon_threadsafe(fail)
+            self._loop.call_soon_threadsafe(self._fail, f"the worker lost its device: {words_of(error)}")
+
+    def _stalled(self, error: Stalled) -> None:
+        if self.device_thread.alive:
+            self.device_thread.give_up(NotReady(str(error)))
+            self._fail(str(error))
+
+    def _fail(self, why: str) -> None:
+        """Nothing will be answered any more: say so to whoever waits, and to who owns the process."""
+        gone = NotReady(why)
+        for request in self._batcher.close(gone):
+            request.fail(gone)
+        self.lost = self.lost or why
+        self.failed.set()
 
     def _dropped(self) -> int:
         return self._reporter.dropped + (self._sender.dropped if self._sender is not None else 0)
@@ -255,7 +291,7 @@ class Worker:
             "apparate_plan_revision": self._keeper.plan.revision,
             "apparate_in_flight_requests": self.dataplane.in_flight,
             "apparate_waiting_requests": self._batcher.waiting,
-            "apparate_ready": float(self.dataplane.ready()),
+            "apparate_ready": float(self.models.ready()),
         }
         counters = {
             "apparate_guard_alarms": self._guard.alarms,

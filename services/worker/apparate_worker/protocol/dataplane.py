@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy.typing as npt
 
-from apparate import __version__
 from apparate.contract.resource import TensorSpec
 from apparate.feedback import FINAL
 from apparate_worker.batching import Batcher, Pending
-from apparate_worker.errors import DeadlinePassed, InvalidRequest, NotReady, UnknownModel
+from apparate_worker.errors import DeadlinePassed, InvalidRequest, NotReady
 from apparate_worker.protocol.tensors import BYTES, DTYPES
 
 Array = npt.NDArray[Any]
-VERSION = "1"  # one version of a model is served; a new model is a new document
-EXTENSIONS = ("binary_tensor_data", "request_parameters", "early_exit")
+VERSION = "1"  # of what a worker starts with; each load of a newer one counts up
 LABEL, EXIT_RAMP = "label", "exit_ramp"
 EXTRA_OUTPUTS = {LABEL: "INT64", EXIT_RAMP: "INT32"}
 Parameter = bool | int | float | str
@@ -48,6 +46,7 @@ class InferResponse:
     outputs: list[tuple[str, str, Array]]
     """(name, datatype, values)."""
     parameters: dict[str, Parameter]
+    version: str = VERSION
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class TensorMetadata:
 
 
 class Dataplane:
-    """The served model. `alive` says whether the device turns; `accepting` is switched by whoever owns the process."""
+    """One version of a served model. `alive` says whether the device turns; `accepting` is its owner's switch."""
 
     def __init__(
         self,
@@ -73,35 +72,21 @@ class Dataplane:
         batcher: Batcher,
         queue_timeout_s: float,
         alive: Callable[[], bool],
+        version: str = VERSION,
+        count: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
-        self.name, self.inputs, self.output, self.layers = name, tuple(inputs), output, tuple(layers)
+        self.name, self.version, self.count = name, version, count
+        self.inputs, self.output, self.layers = tuple(inputs), output, tuple(layers)
         self._classes = len(classes)
         self._batcher, self._queue_timeout_s, self._alive = batcher, queue_timeout_s, alive
         self.accepting = False
         """Whether new requests are taken: false while starting and once draining has stopped taking."""
-        self.announced = False
-        """Whether the worker tells load balancers to send requests."""
         self.in_flight = 0
         """Requests accepted and not yet answered."""
 
-    def live(self) -> bool:
-        """Whether the device thread turns."""
-        return self._alive()
-
     def ready(self) -> bool:
-        """Whether new requests should be sent here."""
-        return self.announced and self.accepting and self._alive()
-
-    def check_model(self, name: str, version: str = "") -> None:
-        """Raise UnknownModel unless this model and version is served here."""
-        if name != self.name:
-            raise UnknownModel(f"model {name!r:.80} is not served here; this worker serves {self.name!r}")
-        if version not in ("", VERSION):
-            raise UnknownModel(f"model {name!r} has no version {version!r:.80}; there is {VERSION!r}")
-
-    def server_metadata(self) -> dict[str, Any]:
-        """Name, version and extensions of the server."""
-        return {"name": "apparate", "version": __version__, "extensions": list(EXTENSIONS)}
+        """Whether it answers new requests."""
+        return self.accepting and self._alive()
 
     def model_inputs(self) -> list[TensorMetadata]:
         """The model's inputs with their batch dimension."""
@@ -115,7 +100,6 @@ class Dataplane:
     async def infer(self, request: InferRequest) -> InferResponse:
         """The answer to one request of one or several items. Raises WorkerError."""
         arrived = time.monotonic()
-        self.check_model(request.model, request.version)
         wanted = request.outputs or (self.output, LABEL)
         for name in wanted:
             if name != self.output and name not in EXTRA_OUTPUTS:
@@ -160,7 +144,8 @@ class Dataplane:
         if pending.count == 1:
             ramp = int(pending.exits[0])
             parameters |= {"exit_ramp": ramp, "exit_layer": "final" if ramp == FINAL else self.layers[ramp]}
-        return InferResponse(self.name, request.id, [(name, *values[name]) for name in wanted], parameters)
+        outputs = [(name, *values[name]) for name in wanted]
+        return InferResponse(self.name, request.id, outputs, parameters, self.version)
 
     def _check_inputs(self, given: Mapping[str, tuple[str, Array]]) -> tuple[int, dict[str, Array]]:
         """(items, arrays by name) of inputs that fit the model. Raises InvalidRequest."""

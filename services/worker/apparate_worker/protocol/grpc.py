@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import grpc
@@ -12,7 +12,8 @@ from apparate.service.telemetry import Faults, get_logger
 from apparate_proto.inference import open_inference_pb2 as pb
 from apparate_proto.inference import open_inference_pb2_grpc as pb_grpc
 from apparate_worker.errors import InvalidRequest, WorkerError
-from apparate_worker.protocol.dataplane import VERSION, Dataplane, InferRequest, InferResponse, TensorMetadata
+from apparate_worker.protocol.dataplane import InferRequest, InferResponse, TensorMetadata
+from apparate_worker.protocol.models import Models
 from apparate_worker.protocol.tensors import Array, from_raw, from_values
 
 log = get_logger(__name__)
@@ -39,62 +40,65 @@ CONTENTS = {
 
 
 class GrpcFace(pb_grpc.GRPCInferenceServiceServicer):
-    """inference.GRPCInferenceService over the dataplane."""
+    """inference.GRPCInferenceService over the registry of models."""
 
-    def __init__(self, dataplane: Dataplane, count: Callable[[int], None] = lambda _: None) -> None:
-        self._plane, self._count = dataplane, count
+    def __init__(self, models: Models) -> None:
+        self._models = models
         self._faults = Faults(log)
 
     async def ServerLive(self, request: Any, context: Context[Any, Any]) -> Any:
         """Whether the device thread turns."""
-        return pb.ServerLiveResponse(live=self._plane.live())
+        return pb.ServerLiveResponse(live=self._models.live())
 
     async def ServerReady(self, request: Any, context: Context[Any, Any]) -> Any:
         """Whether requests should be sent here."""
-        return pb.ServerReadyResponse(ready=self._plane.ready())
+        return pb.ServerReadyResponse(ready=self._models.ready())
 
     async def ModelReady(self, request: Any, context: Context[Any, Any]) -> Any:
         """The same, for a model that is served here."""
-        await self._known(request, context)
-        return pb.ModelReadyResponse(ready=self._plane.ready())
+        try:
+            return pb.ModelReadyResponse(ready=self._models.model_ready(request.name, request.version))
+        except WorkerError as error:
+            await _refuse(context, error)
 
     async def ServerMetadata(self, request: Any, context: Context[Any, Any]) -> Any:
         """Name, version, extensions."""
-        return pb.ServerMetadataResponse(**self._plane.server_metadata())
+        return pb.ServerMetadataResponse(**self._models.server_metadata())
 
     async def ModelMetadata(self, request: Any, context: Context[Any, Any]) -> Any:
         """Inputs and outputs."""
-        await self._known(request, context)
+        try:
+            plane = self._models.find(request.name, request.version)
+        except WorkerError as error:
+            await _refuse(context, error)
         return pb.ModelMetadataResponse(
-            name=self._plane.name,
-            versions=[VERSION],
+            name=plane.name,
+            versions=self._models.versions(plane.name),
             platform="pytorch",
-            inputs=[_metadata(one) for one in self._plane.model_inputs()],
-            outputs=[_metadata(one) for one in self._plane.model_outputs()],
+            inputs=[_metadata(one) for one in plane.model_inputs()],
+            outputs=[_metadata(one) for one in plane.model_outputs()],
         )
 
     async def ModelInfer(self, request: Any, context: Context[Any, Any]) -> Any:
         """One inference."""
         try:
-            answer = await self._plane.infer(read_request(request))
+            parsed = read_request(request)
+            answer = await self._models.find(parsed.model, parsed.version).infer(parsed)
         except WorkerError as error:
-            self._count(error.status)
+            self._count(request, error.status)
             await _refuse(context, error)
         except asyncio.CancelledError:
-            self._count(499)
+            self._count(request, 499)
             raise
         except Exception as error:  # noqa: BLE001 - outermost: told with its traceback, and answered
             self._faults("request failed", error)
-            self._count(500)
+            self._count(request, 500)
             await context.abort(grpc.StatusCode.INTERNAL, "internal error")
-        self._count(200)
+        self._count(request, 200)
         return write_response(answer, raw=bool(request.raw_input_contents))
 
-    async def _known(self, request: Any, context: Context[Any, Any]) -> None:
-        try:
-            self._plane.check_model(request.name, request.version)
-        except WorkerError as error:
-            await _refuse(context, error)
+    def _count(self, request: Any, status: int) -> None:
+        self._models.count("grpc", request.model_name, status)
 
 
 async def _refuse(context: Context[Any, Any], error: WorkerError) -> NoReturn:
@@ -150,7 +154,7 @@ def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_response(answer: InferResponse, *, raw: bool) -> Any:
     """The message of an answer; as raw contents when the request had raw contents, else typed."""
-    message = pb.ModelInferResponse(model_name=answer.model, model_version=VERSION, id=answer.id)
+    message = pb.ModelInferResponse(model_name=answer.model, model_version=answer.version, id=answer.id)
     for key, value in answer.parameters.items():
         if isinstance(value, str):
             message.parameters[key].string_param = value

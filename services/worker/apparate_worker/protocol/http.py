@@ -14,7 +14,8 @@ import uvicorn
 from apparate.service.http import Http
 from apparate.service.telemetry import METRICS_CONTENT_TYPE, Faults, get_logger
 from apparate_worker.errors import InvalidRequest, NotReady, TooLarge, WorkerError
-from apparate_worker.protocol.dataplane import VERSION, Dataplane
+from apparate_worker.protocol.dataplane import Dataplane
+from apparate_worker.protocol.models import Models
 from apparate_worker.protocol.oip_json import parse, render
 
 Scope = MutableMapping[str, Any]
@@ -39,13 +40,12 @@ class HttpFace:
 
     def __init__(
         self,
-        dataplane: Dataplane,
+        models: Models,
         *,
         max_body_bytes: int,
         metrics: Callable[[], bytes],
-        count: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._plane, self._max_body_bytes, self._metrics, self._count = dataplane, max_body_bytes, metrics, count
+        self._models, self._max_body_bytes, self._metrics = models, max_body_bytes, metrics
         self._faults = Faults(log)
         self.draining = False
         """Whether answers ask clients to close their connections."""
@@ -65,17 +65,17 @@ class HttpFace:
             return
 
     async def _get(self, path: str, send: Send) -> None:
-        plane = self._plane
+        models = self._models
         if path == "/v2/health/live":
-            live = plane.live()
+            live = models.live()
             await self._reply(send, 200 if live else 503, {"live": live})
         elif path == "/v2/health/ready":
-            ready = plane.ready()
+            ready = models.ready()
             await self._reply(send, 200 if ready else 503, {"ready": ready})
         elif path == "/metrics":
             await self._send(send, 200, self._metrics(), [(b"content-type", METRICS_CONTENT_TYPE.encode())])
         elif path.rstrip("/") == "/v2":
-            await self._reply(send, 200, plane.server_metadata())
+            await self._reply(send, 200, models.server_metadata())
         else:
             await self._get_model(path, send)
 
@@ -86,23 +86,20 @@ class HttpFace:
             return
         name, version, action = match.groups()
         try:
-            self._plane.check_model(name, version or "")
+            ready = self._models.model_ready(name, version or "")
+            if action == "/infer":
+                await self._reply(send, 405, {"error": "infer takes POST"}, [(b"allow", b"POST")])
+            elif action == "/ready":
+                await self._reply(send, 200 if ready else 503, {"name": name, "ready": ready})
+            else:
+                await self._reply(send, 200, self._model_metadata(self._models.find(name, version or "")))
         except WorkerError as error:
             await self._refuse(send, error)
-            return
-        if action == "/infer":
-            await self._reply(send, 405, {"error": "infer takes POST"}, [(b"allow", b"POST")])
-        elif action == "/ready":
-            ready = self._plane.ready()
-            await self._reply(send, 200 if ready else 503, {"name": name, "ready": ready})
-        else:
-            await self._reply(send, 200, self._model_metadata())
 
-    def _model_metadata(self) -> dict[str, Any]:
-        plane = self._plane
+    def _model_metadata(self, plane: Dataplane) -> dict[str, Any]:
         return {
             "name": plane.name,
-            "versions": [VERSION],
+            "versions": self._models.versions(plane.name),
             "platform": "pytorch",
             "inputs": [vars(one) for one in plane.model_inputs()],
             "outputs": [vars(one) for one in plane.model_outputs()],
@@ -114,36 +111,41 @@ class HttpFace:
             await self._drain(receive, self._max_body_bytes)
             await self._reply(send, 404, {"error": f"there is nothing to POST to at {scope['path'][:200]}"})
             return
+        name = match[1]
         try:
             header_length, length, expects = _read_headers(scope["headers"])
             body = await self._body(receive, length, expects)
-            parsed = parse(body, header_length, match[1], match[2] or "")
-            answer = await self._watched(self._plane.infer(parsed.request), receive)
+            parsed = parse(body, header_length, name, match[2] or "")
+            plane = self._models.find(name, parsed.request.version)
+            answer = await self._watched(plane.infer(parsed.request), receive)
         except WorkerError as error:
-            self._count(error.status)
+            self._count(name, error.status)
             await self._refuse(send, error)
             return
         except ClientGone:
-            self._count(499)
+            self._count(name, 499)
             raise
         except asyncio.CancelledError:
             if not self.draining:
                 raise
             gone = NotReady("the worker is stopping")  # and the client has not sent all of its request in time
-            self._count(gone.status)
+            self._count(name, gone.status)
             await self._refuse(send, gone)
             return
         except Exception as error:  # noqa: BLE001 - outermost: told with its traceback, and answered
             self._faults("request failed", error)
-            self._count(500)
+            self._count(name, 500)
             await self._reply(send, 500, {"error": "internal error"})
             return
         content, json_bytes = render(answer, parsed.binary)
-        self._count(200)
+        self._count(name, 200)
         if json_bytes is None:
             await self._send(send, 200, content, [JSON])
         else:
             await self._send(send, 200, content, [BINARY, (b"inference-header-content-length", b"%d" % json_bytes)])
+
+    def _count(self, name: str, status: int) -> None:
+        self._models.count("http", name, status)
 
     async def _body(self, receive: Receive, length: int | None, expects: bool) -> bytes:
         """The whole body. Raises TooLarge as soon as it is known to be above the limit, and ClientGone."""

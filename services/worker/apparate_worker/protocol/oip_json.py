@@ -116,7 +116,7 @@ def render(response: InferResponse, binary: frozenset[str] | None) -> tuple[byte
         else:
             output["data"] = values.ravel()
         outputs.append(output)
-    answer: dict[str, Any] = {"model_name": response.model, "model_version": "1"}
+    answer: dict[str, Any] = {"model_name": response.model, "model_version": response.version}
     if response.id:
         answer["id"] = response.id
     header = orjson.dumps(
