@@ -137,7 +137,24 @@ async def test_a_recording_of_a_model_that_is_not_ready_is_refused_with_the_reas
     assert (answer.status_code, "not prepared yet" in answer.json()["detail"]) == (503, True)
 
 
-@pytest.mark.parametrize("path", ["/v1/models/default/nobody", "/v1/models/default/nobody/recording"])
+async def test_other_budgets_can_be_tried_on_the_window(api):
+    await fed(api, 10)
+    found = (await api.get("/v1/models/default/m/what-if?accuracyLoss=0.01&accuracyLoss=0.5&rampOverhead=0.1")).json()
+    assert found["records"] == 40
+    assert [one["accuracyLoss"] for one in found["answers"]] == [0.01, 0.5]
+    assert found["answers"][0]["lossUpper"] is None  # too few records for a certificate
+    assert (await api.model())["plan"]["revision"] == 1
+
+
+@pytest.mark.parametrize("asked", ["", "accuracyLoss=0", "accuracyLoss=0.6", "&".join(["accuracyLoss=0.01"] * 17)])
+async def test_a_budget_out_of_range_is_refused_by_name(api, asked):
+    answer = await api.get(f"/v1/models/default/m/what-if?{asked}")
+    assert (answer.status_code, "accuracyLoss" in answer.text) == (422, True)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/models/default/nobody", "/v1/models/default/nobody/recording", "/v1/models/default/nobody/plans"]
+)
 async def test_an_unknown_model_is_404(api, path):
     answer = await api.get(path)
     assert (answer.status_code, answer.json()) == (404, {"detail": "there is no model default/nobody here"})

@@ -16,6 +16,7 @@ from apparate.catalog import RampCatalog
 from apparate.contract.resource import PlanStatus
 from apparate.plan import Plan
 from apparate.service.telemetry import METRICS_CONTENT_TYPE, Telemetry
+from apparate_controller import whatif
 from apparate_controller.intake import Session
 from apparate_controller.journal import Noted
 from apparate_controller.models import Model, ModelSet
@@ -28,10 +29,12 @@ from apparate_controller.views import (
     ModelList,
     ModelView,
     Summary,
+    WhatIf,
     Worker,
 )
 
 router = APIRouter()
+MOST_BUDGETS = 16  # in one question; each takes some 50 ms
 
 
 def create_app(
@@ -53,7 +56,7 @@ def create_app(
         version="v1",
     )
     app.state.models, app.state.telemetry, app.state.stuck_s, app.state.standby = models, telemetry, stuck_s, standby
-    app.state.refused = refused
+    app.state.refused, app.state.tuning = refused, asyncio.Semaphore(1)
     app.include_router(router)
     return app
 
@@ -164,6 +167,37 @@ async def download_recording(
     body = await asyncio.to_thread(_npz, loop.catalog, columns, arrays)
     headers = {"content-disposition": f'attachment; filename="{namespace}-{name}.npz"'}
     return Response(body, media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/v1/models/{namespace}/{name}/what-if", responses={**NOT_FOUND, **NOT_READY})
+async def what_if(
+    request: Request,
+    namespace: Namespace,
+    name: Name,
+    accuracy_loss: Annotated[
+        list[Annotated[float, Query(gt=0.0, le=0.5)]],
+        Query(alias="accuracyLoss", min_length=1, max_length=MOST_BUDGETS, description="Budgets; may be repeated."),
+    ],
+    ramp_overhead: Annotated[
+        float | None,
+        Query(
+            alias="rampOverhead",
+            ge=0.0,
+            le=0.5,
+            description="Choose the active ramps anew for this overhead budget. Default: those of the plan in force.",
+        ),
+    ] = None,
+    confidence: Annotated[float | None, Query(gt=0.0, lt=1.0, description="Default: the model's.")] = None,
+) -> WhatIf:
+    """What other budgets would save and lose, tuned on the window. Changes nothing."""
+    model = find_model(request, namespace, name)
+    loop, spec = model.loop, model.document.model.spec
+    question = whatif.Question(tuple(accuracy_loss), ramp_overhead, confidence)
+    known = await loop.in_session(lambda session: whatif.known(session, loop.catalog, spec, question)) if loop else None
+    if known is None:
+        raise HTTPException(503, f"{namespace}/{name} is not ready: {model.problem}")
+    async with request.app.state.tuning:  # one at a time: a decision must not wait for many
+        return await asyncio.to_thread(whatif.answer, known, question)
 
 
 @router.get("/healthz", responses={503: {"model": Health, "description": "A loop is stuck."}})

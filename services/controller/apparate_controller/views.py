@@ -98,6 +98,38 @@ class ModelView(Summary):
     workers: list[Worker]
 
 
+class WhatIfRamp(_View):
+    """One ramp under a budget that is asked about."""
+
+    ramp: int
+    layer: str
+    threshold: float
+    exit_rate: float = Field(description="Share of requests that would leave here, 0..1.")
+
+
+class WhatIfAnswer(_View):
+    """What tuning for one budget would find."""
+
+    accuracy_loss: float = Field(description="The budget that was asked about.")
+    loss: float = Field(description="Share of answers that would have differed from the model's own.")
+    loss_upper: float | None = Field(description="Its certified upper bound; null where nothing is certified.")
+    certified: bool = Field(description="False: too few records, so every ramp would stay closed.")
+    saving: float = Field(description="Share of the plain pass's time that answers would come sooner on average.")
+    mean_ms: float = Field(description="Mean time from the start of the pass to the answer, in milliseconds.")
+    exit_rate: float
+    ramps: list[WhatIfRamp]
+
+
+class WhatIf(_View):
+    """What other budgets would do, on the records of the window."""
+
+    records: int = Field(description="Records that were looked at; answers are missing when there are none.")
+    loss: float | None = Field(description="Of the plan in force on the same records.")
+    saving: float | None = Field(description="Of the plan in force on the same records.")
+    exit_rate: float | None = Field(description="Of the plan in force on the same records.")
+    answers: list[WhatIfAnswer] = Field(description="One for each budget, in the order asked.")
+
+
 class Health(_View):
     """A probe's answer."""
 
