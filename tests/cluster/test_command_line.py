@@ -83,7 +83,7 @@ def test_status_shows_plan_delivery_and_what_is_not_as_wished(objects, cluster, 
 
 
 def test_status_of_all_namespaces(objects, capsys):
-    assert run(["status", "--kubeconfig", str(objects.cluster.kubeconfig), "-A", "--json"]) == 0
+    assert run(["status", "--kubeconfig", str(objects.cluster.kubeconfig), "-A", "-o", "json"]) == 0
     assert f"{objects.namespace}/m" in [f"{m['namespace']}/{m['name']}" for m in json.loads(capsys.readouterr().out)]
 
 
@@ -95,7 +95,7 @@ def test_exits_shows_each_ramp(whole, objects, cluster, capsys):
 
 
 def test_plan_shows_the_one_in_force_and_those_before_it(objects, cluster, capsys):
-    assert run(["plan", "m", *cluster, "--json"]) == 0
+    assert run(["plan", "m", *cluster, "-o", "json"]) == 0
     assert [plan["revision"] for plan in json.loads(capsys.readouterr().out)] == [7, 6, 3]
 
 
@@ -151,7 +151,7 @@ def test_kubectl_finds_it(objects, tmp_path: Path):
     plugin.write_text(f"#!{sys.executable}\nfrom apparate.cli.main import plugin\nplugin()\n")
     plugin.chmod(plugin.stat().st_mode | stat.S_IXUSR)
     kubectl = objects.cluster.bin / "kubectl"
-    command = [str(kubectl), "apparate", "status", "-n", objects.namespace, "--json"]
+    command = [str(kubectl), "apparate", "status", "-n", objects.namespace, "-o", "json"]
     environ = {**objects.cluster.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60)
     assert json.loads(done.stdout)[0]["plan"]["revision"] == 7

@@ -10,7 +10,10 @@ from dataclasses import dataclass, replace
 
 import httpx
 import pytest
+import yaml
+from fastapi import FastAPI
 
+from apparate.cli.main import run
 from apparate.contract.metrics import CONTROLLER
 from apparate.contract.recording import read_recording
 from apparate.contract.resource import PlanStatus
@@ -38,6 +41,7 @@ pytestmark = pytest.mark.redis
 
 @dataclass
 class Api:
+    app: FastAPI
     client: httpx.AsyncClient
     models: Models
     url: str
@@ -72,7 +76,7 @@ async def api(redis_server, tmp_path) -> AsyncIterator[Api]:
     app.include_router(controls.router)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://controller") as client:
         await eventually_async(lambda: not models.find("default", "m").problem)
-        yield Api(client, models, redis_server)
+        yield Api(app, client, models, redis_server)
     models.stop()
     await asyncio.wait_for(running, 10)
     for one in clients:
@@ -239,13 +243,9 @@ async def test_a_plan_that_cannot_be_had_again_is_told(api, path):
 
 
 async def test_a_client_that_asks_for_another_protocol_is_answered_and_fills_no_log(caplog):
-    listening = bind("127.0.0.1", 0)
-    server = http_server(create_app(Models([], lambda *_: None, 1.0), Telemetry(CONTROLLER), stuck_s=60))
-    serving = asyncio.create_task(server.serve(sockets=[listening]))
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}") as client:
+    app = create_app(Models([], lambda *_: None, 1.0), Telemetry(CONTROLLER), stuck_s=60)
+    async with served(app) as url, httpx.AsyncClient(base_url=url) as client:
         found = await client.get("/healthz", headers={"connection": "Upgrade", "upgrade": "websocket"})
-    server.should_exit = True
-    await serving
     assert found.status_code == 200
     assert [one.getMessage() for one in caplog.records if one.name.startswith("uvicorn") and one.levelno > 20] == []
 
@@ -262,3 +262,55 @@ async def test_what_kubernetes_refuses_makes_leader_and_standby_unready(standby)
         assert (await client.get("/healthz")).status_code == 200
         refused.clear()
         assert (await client.get("/readyz")).status_code == 200
+
+
+@contextlib.asynccontextmanager
+async def served(app: FastAPI) -> AsyncIterator[str]:
+    """Its address."""
+    listening = bind("127.0.0.1", 0)
+    server = http_server(app)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    await serving
+
+
+async def commanded(api, *argv: str) -> int:
+    """The status of `apparate ...` against this controller."""
+    async with served(api.app) as url:
+        return await asyncio.to_thread(run, [*argv, "--url", url])
+
+
+async def test_the_commands_show_decisions_and_other_budgets(api, capsys):
+    await fed(api, 10)
+    assert await commanded(api, "history", "m") == 0
+    assert await commanded(api, "what-if", "m", "--budget", "0.01", "--budget", "0.2") == 0
+    shown = capsys.readouterr().out
+    wanted = ("Started", "decisions, newest first", "tuned on 40 records", "none: too few records", "in force")
+    assert [text for text in wanted if text not in shown] == []
+    assert await commanded(api, "what-if", "m", "-o", "yaml") == 0
+    assert len(yaml.safe_load(capsys.readouterr().out)["answers"]) == 5
+
+
+async def test_the_command_saves_a_recording_and_writes_over_nothing(api, tmp_path, capsys):
+    await fed(api, 10)
+    path = tmp_path / "window.npz"
+    assert await commanded(api, "record", "m", str(path)) == 0
+    assert len(read_recording(path)) == 40
+    assert await commanded(api, "record", "m", str(path)) == 2
+    assert "--force writes over it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("what-if", "m", "--budget", "0"), "--budget is 0.0, must be above 0"),
+        (("what-if", "m", *(f"--budget={n / 100}" for n in range(1, 18))), "17 budgets are asked for, at most 16"),
+        (("what-if", "m", "--confidence", "1"), "must be between 0 and 1"),
+        (("record", "m", "window.csv"), "must end in .npz"),
+        (("history", "nobody"), "there is no model nobody"),
+    ],
+)
+async def test_the_commands_refuse_what_cannot_be(api, argv, words, capsys):
+    assert await commanded(api, *argv) == 2
+    assert words in capsys.readouterr().err

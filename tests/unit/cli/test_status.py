@@ -14,7 +14,7 @@ from apparate.cli.errors import CommandError
 from apparate.cli.main import run
 from apparate.cli.status import UNREMARKABLE, news
 from apparate.cli.tables import table
-from apparate.cli.target import ClusterTarget
+from apparate.cli.target_cluster import ClusterTarget
 from apparate.contract.conditions import Reason
 from apparate.service.kube import KubeError
 
@@ -95,7 +95,7 @@ def test_unremarkable_reasons_are_those_of_conditions() -> None:
 
 
 def test_status_as_json_is_what_the_controller_said(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["status", "--url", url, "--json"]) == 0
+    assert run(["status", "--url", url, "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == [MODEL]
 
 
@@ -119,7 +119,7 @@ def test_an_answer_that_is_no_success_is_told(url: str, capsys: pytest.CaptureFi
 
 
 def test_plan_shows_the_one_in_force_and_those_before_it(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plan", "vision", "--url", url, "--json"]) == 0
+    assert run(["plan", "vision", "--url", url, "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == [MODEL["plan"], OLD]
 
 

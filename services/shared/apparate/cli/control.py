@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
+from apparate.cli.output import Format, Output, show
 from apparate.cli.tables import table
-from apparate.cli.target import AsJson, Context, Kubeconfig, Name, Namespace, Url, choose, key_of
+from apparate.cli.target import Context, Kubeconfig, Name, Namespace, Url, choose, key_of
 
 
 def plan_command(
@@ -18,15 +18,12 @@ def plan_command(
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """The plan of a model, and those before it that `rollback` can put in force again."""
     target = choose(ctx, url, namespace, context, kubeconfig)
     one = target.view(name)
     plans = [one["plan"], *target.plans(key_of(one))]
-    if as_json:
-        print(json.dumps(plans, indent=2))
-        return
     rows = [
         (
             str(plan["revision"]),
@@ -38,7 +35,8 @@ def plan_command(
         for plan in plans
     ]
     paused = ", paused" if one.get("paused") else ""
-    table(f"{key_of(one)}: plans, newest first{paused}", ("revision", "decided", "reason", "exits", "why"), rows)
+    title = f"{key_of(one)}: plans, newest first{paused}"
+    show(plans, output, lambda: table(title, ("revision", "decided", "reason", "exits", "why"), rows))
 
 
 def pause_command(

@@ -58,6 +58,15 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "plan": Subcommand(
         "apparate.cli.control:plan_command", "The plan of a model, and those that were before it.", cluster=True
     ),
+    "history": Subcommand(
+        "apparate.cli.asking:history_command", "Decisions about a model's plan, each with its reason.", cluster=True
+    ),
+    "what-if": Subcommand(
+        "apparate.cli.asking:what_if_command", "What other budgets would save and lose. Changes nothing.", cluster=True
+    ),
+    "record": Subcommand(
+        "apparate.cli.asking:record_command", "Save a model's window of feedback, for replay.", cluster=True
+    ),
     "pause": Subcommand("apparate.cli.control:pause_command", "Keep a model's plan as it is.", cluster=True),
     "resume": Subcommand(
         "apparate.cli.control:resume_command", "Have a model's plan follow its traffic again.", cluster=True

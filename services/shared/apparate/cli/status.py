@@ -1,16 +1,16 @@
-"""`apparate status`, `apparate exits`, `apparate version`: what is known of models, as tables or JSON."""
+"""`apparate status`, `apparate exits`, `apparate version`: what is known of models."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
 import typer
 
+from apparate.cli.output import Format, Output, show
 from apparate.cli.tables import table
-from apparate.cli.target import AsJson, Context, Everywhere, Kubeconfig, Name, Namespace, Url, choose, key_of
+from apparate.cli.target import Context, Everywhere, Kubeconfig, Name, Namespace, Url, choose, key_of
 
 UNREMARKABLE = ("NoTraffic", "NotEnoughFeedback")  # reasons for which a condition is not known though all is well
 COLUMNS = ("model", "plan", "on it", "ramps", "exits", "loss", "saving", "window")
@@ -23,17 +23,18 @@ def status_command(
     everywhere: Everywhere = False,
     context: Context = "",
     kubeconfig: Kubeconfig = "",
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Plan, window and last decision of every model."""
     models = choose(ctx, url, namespace, context, kubeconfig, everywhere).views()
-    if as_json:
-        print(json.dumps(models, indent=2))
-        return
-    table("Models", COLUMNS, map(row, models))
-    for one in models:
-        for line in news(one):
-            print(f"{key_of(one)}: {line}")
+
+    def shown() -> None:
+        table("Models", COLUMNS, map(row, models))
+        for one in models:
+            for line in news(one):
+                print(f"{key_of(one)}: {line}")
+
+    show(models, output, shown)
 
 
 def row(one: dict[str, Any]) -> tuple[str, ...]:
@@ -69,13 +70,10 @@ def exits_command(
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """What each active ramp of a model lets go, how often those answers agree, and what they save."""
     one = choose(ctx, url, namespace, context, kubeconfig).view(name)
-    if as_json:
-        print(json.dumps(one.get("ramps", []), indent=2))
-        return
     rows = [
         (
             str(ramp["ramp"]),
@@ -88,7 +86,8 @@ def exits_command(
         for ramp in one.get("ramps", [])
     ]
     title = f"{key_of(one)}, plan revision {one['plan']['revision']}"
-    table(title, ("ramp", "layer", "threshold", "exits", "agreement", "saved per exit"), rows)
+    columns = ("ramp", "layer", "threshold", "exits", "agreement", "saved per exit")
+    show(one.get("ramps", []), output, lambda: table(title, columns, rows))
 
 
 def version_command() -> None:

@@ -104,21 +104,30 @@ class KubeClient:
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> Json:
         """The answer to one request as plain data. Raises KubeError within `timeout_s` and the connect timeout."""
+        text = self._read(method, path, query or {}, body, content_type, timeout_s)
+        try:
+            found: Json = json.loads(text) if text else {}
+        except ValueError:
+            raise KubeError(200, f"{method} {path}: the answer is not JSON") from None
+        return found
+
+    def fetch(self, path: str, *, timeout_s: float = CALL_TIMEOUT_S) -> bytes:
+        """An answer that may be anything, as of a Service behind the API server. Raises KubeError as `call` does."""
+        return self._read("GET", path, {}, None, "", timeout_s)
+
+    def _read(
+        self, method: str, path: str, query: Mapping[str, Any], body: object, content_type: str, timeout_s: float
+    ) -> bytes:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": content_type} if data is not None else {}
         with self._observed(Right.of(method, path)):
-            response = self._send(method, path, query or {}, headers, data, timeout_s)
+            response = self._send(method, path, query, headers, data, timeout_s)
             try:
-                text = response.read()
+                return bytes(response.read())
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 raise KubeError(0, f"{method} {path}: {_first_line(error)}") from None
             finally:
                 response.release_conn()
-        try:
-            found: Json = json.loads(text) if text else {}
-        except ValueError:
-            raise KubeError(response.status, f"{method} {path}: the answer is not JSON") from None
-        return found
 
     def stream(self, path: str, query: Mapping[str, Any], silence_s: float) -> urllib3.BaseHTTPResponse:
         """An answer that goes on; reading it raises when nothing came for `silence_s`. Close it."""

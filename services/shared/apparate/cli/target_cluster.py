@@ -1,0 +1,171 @@
+"""Models of a cluster: their objects, and what the controller there tells through the API server."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from apparate.cli.errors import BAD_INPUT, CommandError
+from apparate.cli.target import Json, key_of
+
+MANAGER = "apparate-cli"
+CONFLICTS = 5
+CONTROLLER = "app.kubernetes.io/name=apparate,app.kubernetes.io/component=controller"
+TIMEOUT_S = 20.0  # what-if tries many budgets
+
+
+class ClusterTarget:
+    """The EarlyExitModels of a cluster."""
+
+    def __init__(self, client: Any, namespace: str) -> None:
+        self._client, self._namespace = client, namespace
+
+    @classmethod
+    def connect(cls, namespace: str, context: str, kubeconfig: str, everywhere: bool) -> ClusterTarget:
+        """By a kubeconfig, as kubectl would. Raises InvalidKubeconfig."""
+        try:
+            from apparate.service.kube import from_kubeconfig
+
+            client, own = from_kubeconfig(kubeconfig, context)
+        except ModuleNotFoundError as error:
+            hint = "run: pip install 'apparate[kubectl]'"
+            raise CommandError(f"a cluster needs the package {error.name}, not installed; {hint}") from None
+        return cls(client, "" if everywhere else namespace or own)
+
+    def views(self) -> list[Json]:
+        """See Target."""
+        from apparate.service.kube import NOT_FOUND, KubeError, models_path
+
+        try:
+            found = self._client.call("GET", models_path(self._namespace))
+        except KubeError as error:
+            if error.status != NOT_FOUND:
+                raise
+            raise CommandError("this cluster has no EarlyExitModels; install the chart first") from None
+        return [described(thing) for thing in found["items"]]
+
+    def view(self, name: str) -> Json:
+        """See Target."""
+        return described(self._get(name))
+
+    def plans(self, key: str) -> list[Json]:
+        """See Target."""
+        from apparate.contract.rollback import history_with
+
+        status = self._get(key).get("status", {})
+        in_force = int((status.get("plan") or {}).get("revision", 0))
+        return history_with(status.get("history", []), None, in_force)
+
+    def pause(self, key: str, paused: bool) -> None:
+        """See Target."""
+        self._patch(key, "", {"spec": {"adaptation": {"paused": paused}}})
+
+    def roll_back(self, key: str, revision: int) -> Json:
+        """See Target."""
+        from apparate.service.kube import CONFLICT, KubeError
+
+        for _ in range(CONFLICTS):
+            thing = self._get(key)
+            plan, history = rollback_of(thing, revision)
+            version = thing["metadata"]["resourceVersion"]
+            body = {"metadata": {"resourceVersion": version}, "status": {"plan": plan, "history": history}}
+            try:
+                self._patch(key, "/status", body)
+                return plan
+            except KubeError as error:
+                if error.status != CONFLICT:
+                    raise
+        raise CommandError(f"{key} changed {CONFLICTS} times meanwhile; try again")
+
+    def asked(self, key: str, question: str) -> Json:
+        """See Target."""
+        found: Json = json.loads(self.fetched(key, question))
+        return found
+
+    def fetched(self, key: str, question: str) -> bytes:
+        """See Target. The API server forwards it to the controller, if this user may `get services/proxy`."""
+        from apparate.service.kube import KubeError
+
+        asked = f"{self._controller()}/v1/models/{key}/{question}".rstrip("/")
+        try:
+            return bytes(self._client.fetch(asked, timeout_s=TIMEOUT_S))
+        except KubeError as error:
+            raise CommandError(f"the controller could not be asked through the API server: {error}") from None
+
+    def _controller(self) -> str:
+        """Where the API server forwards to the controller. Raises CommandError."""
+        found = self._client.call("GET", "/api/v1/services", query={"labelSelector": CONTROLLER})["items"]
+        if len(found) != 1:
+            places = ", ".join(f"{one['metadata']['namespace']}/{one['metadata']['name']}" for one in found)
+            what = f"{len(found)} controllers ({places})" if found else "no controller"
+            raise CommandError(f"this cluster has {what}; forward a port to one and name it: --url")
+        meta = found[0]["metadata"]
+        return f"/api/v1/namespaces/{meta['namespace']}/services/{meta['name']}:http/proxy"
+
+    def _get(self, name: str) -> Json:
+        from apparate.service.kube import NOT_FOUND, KubeError, model_path
+
+        namespace, _, short = name.rpartition("/")
+        try:
+            found: Json = self._client.call("GET", model_path(namespace or self._namespace or "default", short))
+        except KubeError as error:
+            if error.status != NOT_FOUND:
+                raise
+            known = ", ".join(key_of(one) for one in self.views()) or "none"
+            raise CommandError(f"there is no model {name}; models are: {known}", BAD_INPUT) from None
+        return found
+
+    def _patch(self, key: str, part: str, body: Json) -> None:
+        from apparate.service.kube import MERGE, model_path
+
+        path = model_path(*key.split("/")) + part
+        self._client.call("PATCH", path, query={"fieldManager": MANAGER}, body=body, content_type=MERGE)
+
+
+def described(thing: Json) -> Json:
+    """An object in the words of the controller's HTTP API, as far as its status tells."""
+    meta, spec, status = thing["metadata"], thing.get("spec", {}), thing.get("status") or {}
+    plan = status.get("plan") or {"revision": 0, "ramps": []}
+    observed, conditions = status.get("observed") or {}, status.get("conditions", [])
+    ready: Json = next((one for one in conditions if one["type"] == "Ready"), {})
+    loss = observed.get("accuracyLoss") or {}
+    does = {one["ramp"]: one for one in observed.get("ramps", [])}
+    return {
+        "namespace": meta["namespace"],
+        "name": meta["name"],
+        "ready": ready.get("status") == "True",
+        "reason": "" if ready.get("status") == "True" else ready.get("message", "nothing is known of it yet"),
+        "paused": bool(spec.get("adaptation", {}).get("paused")),
+        "plan": {"ramps": [], **plan},
+        "delivery": status.get("delivery") or {},
+        "observed": {
+            "samples": loss.get("samples", 0),
+            "loss": loss.get("value"),
+            "lossUpper": loss.get("upper"),
+            "saving": observed.get("latencySavedRatio"),
+            "exitRate": observed.get("exitRate"),
+        },
+        "ramps": [{**does.get(one["ramp"], {}), **one} for one in plan.get("ramps", [])],
+        "decisions": [{name: plan.get(name, "") for name in ("reason", "message")}] if plan["revision"] else [],
+        "conditions": conditions,
+    }
+
+
+def rollback_of(thing: Json, revision: int) -> tuple[Json, list[Json]]:
+    """(plan, history) that put the plan `revision` of an object's history in force again. Raises CommandError."""
+    from apparate.contract.resource import PlanStatus
+    from apparate.contract.rollback import NoSuchPlan, earlier, history_with, rolled_back
+    from apparate.contract.status import bounded
+    from apparate.plan import revision_after
+
+    status = thing.get("status") or {}
+    current, history = status.get("plan") or {"revision": 0}, status.get("history", [])
+    digest, in_force = (status.get("catalog") or {}).get("digest", ""), bounded(int(current["revision"]))
+    try:
+        old = earlier(map(PlanStatus.model_validate, history), revision, in_force=in_force, catalog=digest)
+    except NoSuchPlan as error:
+        raise CommandError(str(error), BAD_INPUT) from None
+    number = revision_after(in_force)
+    new = rolled_back(old, number, datetime.now(UTC).isoformat(timespec="milliseconds"))
+    return new.model_dump(mode="json", by_alias=True), history_with(history, current, number)
