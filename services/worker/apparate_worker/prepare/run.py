@@ -57,7 +57,7 @@ def prepare(document: Document, *, progress: Progress = quiet, force: bool = Fal
     spec = document.model.spec
     if spec.model.task != "classification":
         raise UnsupportedModel(f"spec.model.task is {spec.model.task}: this version serves only classification")
-    device = torch.device(_device(spec.serving.device))
+    device = torch.device(device_named(spec.serving.device))
     torch.set_num_threads(spec.serving.threads)
     with alone(document.prepared, progress):
         return _prepare(document, device, progress, force)
@@ -93,7 +93,8 @@ def _run(job: Job, data: BootstrapData) -> RampCatalog:
     return published
 
 
-def _device(wanted: str) -> str:
+def device_named(wanted: str) -> str:
+    """The device that `spec.serving.device` means here."""
     if wanted != "auto":
         return wanted
     return "cuda" if torch.cuda.is_available() else "cpu"
