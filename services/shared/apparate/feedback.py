@@ -17,6 +17,7 @@ Bools = npt.NDArray[np.bool_]
 
 EVERY = slice(None)
 FINAL = -1  # exit index of a request whose answer was the model's own
+LEAST_SHARE = 0.001  # of batches that are run to the end: a record that stands for more would drown all others
 
 
 class InvalidFeedback(ValueError):
@@ -57,6 +58,8 @@ class FeedbackBatch:
     """[N] time from arrival at the worker to release of the answer; empty when not measured."""
     guarded: bool = False
     """The worker's guard had closed the ramps, whatever the plan said."""
+    share: float = 1.0
+    """Probability with which the batch was drawn to be run to the end; it stands for 1 / share batches."""
 
     def __post_init__(self) -> None:
         if not self.shadow:
@@ -74,6 +77,8 @@ class FeedbackBatch:
             raise InvalidFeedback(f"released_ms has {len(self.released_ms)} values for {n} requests")
         if self.padded_size < max(n, 1):
             raise InvalidFeedback(f"padded size is {self.padded_size}, the batch has {n} requests")
+        if not LEAST_SHARE <= self.share <= 1.0:
+            raise InvalidFeedback(f"share is {self.share}, allowed {LEAST_SHARE}..1")
 
     def __len__(self) -> int:
         return len(self.final_labels)
@@ -93,16 +98,22 @@ class Records:
     """A table of feedback that tuning reads: N requests in order of service over R ramps, every cell known.
 
     errors [N, R] float32 · agree [N, R] whether the ramp's answer is the model's · batch [N] padded batch size
+    weight [N] requests that each stands for, itself included; None: 1 each
     """
 
     errors: npt.NDArray[np.float32]
     agree: Bools
     batch: Ints
+    weight: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.errors.ndim != 2 or self.agree.shape != self.errors.shape or self.batch.shape != (len(self.errors),):
             shapes = f"errors {list(self.errors.shape)}, agree {list(self.agree.shape)}, batch {list(self.batch.shape)}"
             raise InvalidFeedback(f"parts do not agree: {shapes}")
+        if self.weight is not None and self.weight.shape != self.batch.shape:
+            raise InvalidFeedback(
+                f"parts do not agree: weight {list(self.weight.shape)}, batch {list(self.batch.shape)}"
+            )
 
     def __len__(self) -> int:
         return len(self.errors)
@@ -114,11 +125,12 @@ class Records:
 
     def take(self, rows: Any) -> Records:
         """The records of some rows, by slice, index or mask."""
-        return Records(self.errors[rows], self.agree[rows], self.batch[rows])
+        weight = self.weight[rows] if self.weight is not None else None
+        return Records(self.errors[rows], self.agree[rows], self.batch[rows], weight)
 
     def columns(self, chosen: Sequence[int]) -> Records:
         """The same records with only the chosen ramps."""
-        return Records(self.errors[:, list(chosen)], self.agree[:, list(chosen)], self.batch)
+        return Records(self.errors[:, list(chosen)], self.agree[:, list(chosen)], self.batch, self.weight)
 
 
 class FeedbackWindow:
@@ -140,6 +152,7 @@ class FeedbackWindow:
         self._batch = np.ones(size, np.int32)
         self._wrong = np.zeros(size, bool)
         self._exited = np.zeros(size, bool)
+        self._weight = np.ones(size)
         self._last_layout: tuple[object, slice | list[int], Bools] | None = None
         self.added = 0
         """Records ever added."""
@@ -174,6 +187,7 @@ class FeedbackWindow:
         self._batch[rows] = batch.padded_size
         self._wrong[rows] = batch.released_wrong[part]
         self._exited[rows] = batch.exits[part] != FINAL
+        self._weight[rows] = 1.0 / batch.share
 
     def _layout(self, batch: FeedbackBatch) -> tuple[slice | list[int], Bools]:
         """Where the columns of a batch go and which are shadows: that of the last batch, when it is the same."""
@@ -201,7 +215,11 @@ class FeedbackWindow:
         known = ~np.isnan(errors).any(axis=1)
         order, errors = order[known], errors[known]
         agree = self._agree[order[:, None], chosen] if chosen else np.zeros((len(order), 0), bool)
-        return Records(errors, agree, self._batch[order])
+        return Records(errors, agree, self._batch[order], self._weights(order))
+
+    def _weights(self, order: Ints) -> Floats | None:
+        weights = self._weight[order]
+        return weights if (weights != 1.0).any() else None
 
     def recording(self, ramps: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
         """The arrays of the recording format, oldest first: every record on which all of `ramps` reported.
@@ -224,3 +242,7 @@ class FeedbackWindow:
         """([N] left early, [N] left early with another answer than the model's), oldest first."""
         order = self._order(newest)
         return self._exited[order], self._wrong[order]
+
+    def weights(self, newest: int | None = None) -> Floats:
+        """[N] requests that each record stands for, oldest first: 1 where every batch is run to the end."""
+        return self._weight[self._order(newest)]

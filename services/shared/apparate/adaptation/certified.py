@@ -10,6 +10,10 @@ The chain follows the search, whose every point is the best found for its number
 point down for all ramps alike can save a good deal less with several ramps: the best thresholds at half the loss are
 not half the best thresholds.
 
+Where only a random part of the batches is run to the end, the window has only those, and the test counts them as they
+are: what is drawn without looking at a batch is as much alike as the rest, whatever the probability was at the time.
+On the window itself the loss is that of what the records stand for.
+
 The promise holds for exchangeable requests. Real traffic drifts and its records are correlated, which makes them
 worth fewer than they are; the guard of `guard` keeps the budget on what comes after.
 """
@@ -24,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apparate.adaptation.binomial import certified_count, upper_bound
-from apparate.adaptation.cuts import Outcomes, RankedErrors, allowed_wrong
+from apparate.adaptation.cuts import ROUNDING_SLACK, Outcomes, RankedErrors, allowed_wrong
 from apparate.adaptation.exits import Floats, Ints, Replay, check_window, count_wrong, exit_ramps, replay
 from apparate.adaptation.sweep import Found, path
 from apparate.catalog import RampCatalog
@@ -106,8 +110,11 @@ def certified(
     delta = 1.0 - confidence
     allowance = certified_count(len(second), max_loss, delta)
     wrong = chain_wrong(second, chain.thresholds)
-    in_window = wrong + chain_wrong(first, chain.thresholds)  # a stop of our own, earlier than the certificate's
-    passed = accepted(wrong, allowance, in_window <= allowed_wrong(max_loss, len(records)))
+    if records.weight is None:  # a stop of our own, earlier than the certificate's
+        within = wrong + chain_wrong(first, chain.thresholds) <= allowed_wrong(max_loss, len(records))
+    else:
+        within = chain_loss(records, records.weight, chain.thresholds) <= max_loss + ROUNDING_SLACK
+    passed = accepted(wrong, allowance, within)
     step = max(passed - 1, 0)
     return Tuned(
         replay=replay(records, chain.thresholds[step], catalog, active),
@@ -139,6 +146,16 @@ def chain_wrong(records: Records, thresholds: Floats) -> Ints:
     doubtful = records.take(~records.agree.all(axis=1))  # whoever every ramp is right about cannot be answered wrong
     found = [count_wrong(doubtful, exit_ramps(doubtful.errors, one)) for one in thresholds]
     return np.array(found, np.int64)
+
+
+def chain_loss(records: Records, weight: Floats, thresholds: Floats) -> Floats:
+    """[S] share of what `records` stand for that disagrees under each of S configurations, thresholds [S, k]."""
+    doubtful = np.flatnonzero(~records.agree.all(axis=1))
+    errors, agree, weights = records.errors[doubtful], records.agree[doubtful], weight[doubtful]
+    right = np.column_stack([agree, np.ones(len(doubtful), bool)])  # leaving nowhere is right
+    rows = np.arange(len(doubtful))
+    found = [float(weights[~right[rows, exit_ramps(errors, one)]].sum()) for one in thresholds]
+    return np.array(found) / float(weight.sum())
 
 
 def accepted(wrong: Ints, allowance: int, also: npt.NDArray[np.bool_] | None = None) -> int:

@@ -38,7 +38,10 @@ def exit_ramps(errors: Floats, thresholds: Floats) -> Ints:
 
 @dataclass(frozen=True)
 class Replay:
-    """What `thresholds` would have done to a window of n requests; all shares are 0..1."""
+    """What `thresholds` would have done to a window of n requests; all shares are 0..1.
+
+    Times are means over what the records stand for; counts are of the records themselves.
+    """
 
     thresholds: tuple[float, ...]
     """[k] one for each active ramp."""
@@ -99,14 +102,17 @@ def replay_exits(
     # Counted by batch size and exit first, so that the sums are the same in any order of records.
     cells = profile_rows(records, catalog) * exit_ms.shape[1] + left_at
     counts = np.bincount(cells, minlength=exit_ms.size).reshape(exit_ms.shape)
-    plain_ms = float(counts.sum(axis=1) @ catalog.full_ms)
-    taken_ms = float((counts * exit_ms).sum())
+    stand_for = counts
+    if records.weight is not None:
+        stand_for = np.bincount(cells, records.weight, minlength=exit_ms.size).reshape(exit_ms.shape)
+    plain_ms = float(stand_for.sum(axis=1) @ catalog.full_ms)
+    taken_ms = float((stand_for * exit_ms).sum())
     return Replay(
         thresholds=thresholds,
         n=len(records),
         exits=tuple(int(c) for c in counts.sum(axis=0)),
         wrong=count_wrong(records, left_at),
-        mean_ms=taken_ms / len(records),
+        mean_ms=taken_ms / float(stand_for.sum()),
         saving=(plain_ms - taken_ms) / plain_ms,
     )
 

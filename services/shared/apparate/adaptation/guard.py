@@ -11,6 +11,11 @@ Three rules, each of which closes the exits:
   worker keeps its share of that; the ledger alone would let a burst spend at once what was saved for long.
 * the **alarm**: an e-process bets on the loss being above the budget, and notices a change long before a well-filled
   ledger is spent. It stays until a new plan comes.
+
+Where only some batches are run to the end (`sampling`), the others' answers are not checked. They earn budget like any
+answer, a disagreement found is booked as all those it stands for, and the alarm goes by the checked answers alone. The
+window counts what is found. Every batch is checked, as if there were no sampling, until the ledger holds the reserve
+for what may go unnoticed, and whenever the alarm's bets rise: **doubt** costs computing, not accuracy.
 """
 
 from __future__ import annotations
@@ -23,8 +28,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from apparate.adaptation.sampling import cost, reserve
+
 BETS = (5.0, 15.0, 40.0)
 ALARM_LEVEL = 1000.0
+DOUBT_LEVEL = 2.0  # after one disagreement at a budget of 1 % the next 13 answers are all checked
 WINDOW_ANSWERS = 1000  # in which users look at accuracy
 LEDGER_ANSWERS = WINDOW_ANSWERS  # credit for one window's budget
 REOPEN_CREDIT = 2.0  # open with credit for a disagreement to spare, or each earned credit would be spent at once
@@ -55,6 +63,11 @@ class LossMonitor:
         self._wealth = [1.0] * len(self._bets)
         self.alarm = False
 
+    @property
+    def doubts(self) -> bool:
+        """Whether the bets have risen lately."""
+        return sum(self._wealth) >= DOUBT_LEVEL * len(self._wealth)
+
     def observe(self, wrong: npt.NDArray[Any]) -> bool:
         """Take the outcome of answers in order of release, True where one disagrees; whether the alarm is raised."""
         seen = 0
@@ -83,25 +96,41 @@ class LossMonitor:
 
 
 class BudgetLedger:
-    """What is left of the accuracy budget, in disagreements. See the module for the rule."""
+    """What is left of the accuracy budget, in disagreements. See the module for the rule.
 
-    def __init__(self, budget: float, answers: int = LEDGER_ANSWERS) -> None:
+    share, confidence: of batches that are checked at least, and with which the budget is kept then. With a share of 1
+    it is kept for certain; with less there is room for the reserve, and for what as many checked answers earn.
+    """
+
+    def __init__(
+        self, budget: float, answers: int = LEDGER_ANSWERS, *, share: float = 1.0, confidence: float = 0.95
+    ) -> None:
         if not 0.0 < budget < 1.0:
             raise ValueError(f"accuracy budget is {budget}, must be within 0..1")
         self.budget = budget
-        self.most = max(budget * answers, REOPEN_CREDIT)
+        self._cost, self._reserve = cost(share), reserve(share, confidence)
+        self.most = self._reserve + max(budget * answers, REOPEN_CREDIT) * self._cost
         self.credit = 0.0
-        self.spent = True
+        self.spent, self.scarce = True, True
+        """Without credit for one more disagreement; without the reserve and credit for one found in a sample."""
 
-    def observe(self, wrong: npt.NDArray[Any]) -> bool:
-        """Book answers in order of release, True where one disagrees; whether the budget is spent."""
+    def observe(self, wrong: npt.NDArray[Any], each: float = 1.0) -> bool:
+        """Book answers in order of release, True where one disagrees; whether the budget is spent.
+
+        each: disagreements that one is booked as.
+        """
         seen = 0
         for at in np.flatnonzero(wrong).tolist():
-            self.credit = min(self.most, self.credit + (at - seen + 1) * self.budget) - 1.0
+            self.credit = min(self.most, self.credit + (at - seen + 1) * self.budget) - each
             seen = at + 1
-        self.credit = min(self.most, self.credit + (len(wrong) - seen) * self.budget)
-        self.spent = self.credit < (REOPEN_CREDIT if self.spent else 1.0)
+        self.earn(len(wrong) - seen)
         return self.spent
+
+    def earn(self, answers: int) -> None:
+        """Book answers that are right, or that nobody will check."""
+        self.credit = min(self.most, self.credit + answers * self.budget)
+        self.spent = self.credit < (REOPEN_CREDIT if self.spent else 1.0)
+        self.scarce = self.credit < self._reserve + (REOPEN_CREDIT if self.scarce else 1.0) * self._cost
 
 
 class BudgetWindow:
@@ -126,27 +155,49 @@ class BudgetWindow:
     def observe(self, wrong: npt.NDArray[Any]) -> bool:
         """Take the outcome of answers in order of release, True where one disagrees; whether the budget is spent."""
         self._wrong.extend((np.flatnonzero(wrong) + self._seen).tolist())
-        self._seen += len(wrong)
+        self.pass_by(len(wrong))
+        return self.spent
+
+    def pass_by(self, answers: int) -> None:
+        """Take answers of which no disagreement is known beyond those told already."""
+        self._seen += answers
         while self._wrong and self._wrong[0] < self._seen - self.answers:
             self._wrong.popleft()
         self.spent = self._most - len(self._wrong) < (REOPEN_CREDIT if self.spent else 1.0)
-        return self.spent
 
 
 class Guard:
-    """All rules together, for one of `workers` workers. Raises ValueError for a budget not within 0..1 or no worker."""
+    """All rules together, for one of `workers` workers, which checks at least `share` of its batches.
 
-    def __init__(self, budget: float, workers: int = 1) -> None:
-        self.ledger = BudgetLedger(budget)
+    Raises ValueError for a budget or a share not within 0..1, or no worker.
+    """
+
+    def __init__(self, budget: float, workers: int = 1, *, share: float = 1.0, confidence: float = 0.95) -> None:
+        self.ledger = BudgetLedger(budget, share=share, confidence=confidence)
         self.window = BudgetWindow(budget, workers)
         self.monitor = LossMonitor(budget)
+        self._share = share
 
-    def observe(self, wrong: npt.NDArray[Any]) -> GuardState:
-        """Take the outcome of the answers of a pass, in order of release, True where an early answer disagrees."""
-        self.ledger.observe(wrong)
+    def observe(self, wrong: npt.NDArray[Any], share: float = 1.0) -> GuardState:
+        """Take the outcome of the answers of a pass, in order of release, True where an early answer disagrees.
+
+        share: probability with which the pass was drawn to be checked.
+        """
+        self.ledger.observe(wrong, cost(share))
         self.window.observe(wrong)
         self.monitor.observe(wrong)
         return self.state
+
+    def unchecked(self, answers: int) -> GuardState:
+        """Take answers of passes that were not drawn."""
+        self.ledger.earn(answers)
+        self.window.pass_by(answers)
+        return self.state
+
+    @property
+    def share(self) -> float:
+        """Probability with which to check the next pass: 1 while in doubt."""
+        return 1.0 if self.ledger.scarce or self.monitor.doubts else self._share
 
     @property
     def state(self) -> GuardState:

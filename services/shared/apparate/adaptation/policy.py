@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from apparate.adaptation.binomial import tail, upper_bound
 from apparate.adaptation.certified import CHECKED_SHARE, Tuned, chain_wrong
+from apparate.adaptation.cuts import ROUNDING_SLACK
 from apparate.adaptation.exits import Floats, Replay, replay
 from apparate.adaptation.ramps import choose_ramps, even_spacing, probe
 from apparate.adaptation.thresholds import Method, tune
@@ -199,15 +200,24 @@ def decide(
 
 
 def observe(window: FeedbackWindow, records: Records, plan: Plan, catalog: RampCatalog, budget: Budget) -> Observed:
-    """What was released over the window, and what the plan in force saves on it."""
+    """What was released over the window, and what the plan in force saves on it.
+
+    Where only some batches were run to the end, each record counts for as many as it stands for, so that nothing
+    depends on when more of them were. The bound is that of as many records of equal weight as say the same.
+    """
     exited, wrong = window.released()
+    weights = window.weights()
     replayed = replay(records, plan.thresholds, catalog, plan.active)
+    loss = float(np.average(wrong, weights=weights))
+    equal = float(weights.sum() ** 2 / (weights**2).sum())  # Kish's effective number
     return Observed(
         samples=len(wrong),
-        loss=float(wrong.mean()),
-        loss_upper=upper_bound(int(wrong.sum()), len(wrong), 1.0 - budget.confidence),
+        loss=loss,
+        loss_upper=upper_bound(
+            math.ceil(loss * equal - ROUNDING_SLACK), math.floor(equal + ROUNDING_SLACK), 1.0 - budget.confidence
+        ),
         saving=replayed.saving,
-        exit_rate=float(exited.mean()),
+        exit_rate=float(np.average(exited, weights=weights)),
     )
 
 

@@ -41,6 +41,7 @@ def encode_feedback(batch: FeedbackBatch) -> bytes:
         service_ms=batch.service_ms,
         released_ms=_packed(batch.released_ms, F32),
         guarded=batch.guarded,
+        share=batch.share if batch.share != 1.0 else 0.0,
     ).SerializeToString()
 
 
@@ -78,6 +79,7 @@ def decode_feedback(data: bytes) -> FeedbackBatch:
             service_ms=message.service_ms,
             released_ms=_array("released_ms", message.released_ms, F32, (released,)),
             guarded=message.guarded,
+            share=message.share or 1.0,
         )
     except InvalidFeedback as error:
         raise WireError(str(error)) from None
