@@ -42,6 +42,9 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "prepare": Subcommand(
         "apparate.cli.prepare:prepare_command", "Train and profile the ramps of a model, before serving.", "worker"
     ),
+    "check": Subcommand(
+        "apparate.cli.check:check_command", "Find what is wrong with a document, its model or its data.", "worker"
+    ),
     "serve": Subcommand(
         "apparate.cli.serve:serve_command",
         "Serve models on this machine: workers, controller and Redis.",
