@@ -22,6 +22,7 @@ from apparate.contract.resource import TensorSpec
 from apparate.feedback import FINAL
 from apparate.plan import newest
 from apparate_worker.errors import InvalidRequest, NotReady, QueueFull, WorkerError
+from apparate_worker.release import Limits
 
 Array = npt.NDArray[Any]
 ALIGNMENT = 64  # bytes
@@ -43,6 +44,7 @@ class Pending:
         "inputs",
         "labels",
         "left",
+        "limits",
         "logits",
         "revision",
         "taken",
@@ -58,6 +60,8 @@ class Pending:
         self.labels = np.zeros(count, np.int64)
         self.exits = np.full(count, FINAL, np.int32)
         self.revision = 0
+        self.limits: Limits | None = None
+        """How far it lets early exits go, where that is less than the plan does."""
 
     def answer(self, index: int, logits: Array, label: int, ramp: int, revision: int) -> None:
         """Take the answer of one item. Event loop only."""

@@ -50,7 +50,7 @@ class Pass:
 
     def __init__(self, items: Sequence[Item], plan: Plan) -> None:
         self.items, self.plan = items, plan
-        self.release = Release(len(items))
+        self.release = Release(len(items), {r: at for r, one in enumerate(items) if (at := one.request.limits)})
         self.left = len(items)
         """Rows that have not reached the end of the model."""
         self.broken = False

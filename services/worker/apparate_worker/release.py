@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +14,32 @@ from apparate.feedback import FINAL
 FEW = 16  # class scores that a loop goes through faster than numpy is called, when its code is not in the cache
 
 
+class Limits(NamedTuple):
+    """What one request lets the plan do to it."""
+
+    last_ramp: int
+    """Deepest ramp, by catalog index, that it may leave at; -1: none."""
+    most_error: float
+    """Highest error score that it may leave with."""
+
+
+NO_LIMITS = Limits(2**31 - 1, 1.0)
+FREE: Mapping[int, Limits] = {}
+
+
 class Release:
     """The requests of one pass that still wait for their answer.
 
     Asked at every active ramp in order, and at last for the rest, it says the same as `exit_ramps` over the whole
     matrix: strictly below, in float32, and a NaN error never exits. Lists, not arrays: a pass has a few requests, and
     between two segments numpy's calls cost more than the loop.
+
+    limits: of the rows whose requests have some; what their ramps say is reported all the same.
     """
 
-    def __init__(self, requests: int) -> None:
+    def __init__(self, requests: int, limits: Mapping[int, Limits] = FREE) -> None:
         self._waiting = dict.fromkeys(range(requests))
+        self._limits = limits
         self.exits = [FINAL] * requests
         """[N] catalog index of the ramp each request left at."""
         self.order: list[int] = []
@@ -41,11 +57,18 @@ class Release:
         scores = errors.tolist()  # float32 values, exactly
         asked = range(len(scores)) if rows is None else rows
         rows = [row for row, score in zip(asked, scores, strict=True) if score < threshold and row in self._waiting]
+        if self._limits and rows:
+            score_of = dict(zip(asked, scores, strict=True))
+            rows = [row for row in rows if self._lets(row, ramp, score_of[row])]
         for row in rows:
             del self._waiting[row]
             self.exits[row] = ramp
         self.order += rows
         return rows
+
+    def _lets(self, row: int, ramp: int, score: float) -> bool:
+        limits = self._limits.get(row, NO_LIMITS)
+        return ramp <= limits.last_ramp and score <= limits.most_error
 
     def waits(self, row: int) -> bool:
         """Whether the request still has no answer."""

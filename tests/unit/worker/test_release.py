@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from apparate.adaptation.exits import exit_ramps
 from apparate.feedback import FINAL
-from apparate_worker.release import Release, scores
+from apparate_worker.release import NO_LIMITS, Limits, Release, scores
 
 ERRORS = st.one_of(
     st.floats(0, 1, width=32), st.sampled_from([0.0, 0.5, 1.0, float("nan"), float(np.nextafter(np.float32(0.5), 0))])
@@ -60,3 +60,21 @@ def test_the_rest_of_some_rows_leaves_the_others_waiting():
     assert release.rest([0, 1]) == [1]
     assert [release.waits(row) for row in range(4)] == [False, False, True, True]
     assert release.rest() == [2, 3]
+
+
+LIMITS = st.builds(Limits, st.integers(-1, 6), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
+
+
+@given(st.data(), st.integers(1, 6), st.integers(1, 5))
+def test_a_request_with_limits_leaves_at_the_first_ramp_that_both_the_plan_and_it_allow(data, requests, ramps):
+    errors = data.draw(hnp.arrays(np.float32, (requests, ramps), elements=ERRORS.map(np.float32)))
+    thresholds = np.array(data.draw(st.lists(THRESHOLDS, min_size=ramps, max_size=ramps)), np.float32)
+    limits = data.draw(st.dictionaries(st.integers(0, requests - 1), LIMITS))
+    release = Release(requests, limits)
+    for ramp in range(ramps):
+        release.at(ramp, errors[:, ramp], float(thresholds[ramp]))
+    for row in range(requests):
+        last, most = limits.get(row, NO_LIMITS)
+        plan = [r for r in range(ramps) if errors[row, r] < thresholds[r]]
+        may = [r for r in plan if r <= last and errors[row, r] <= most]
+        assert release.exits[row] == (may[0] if may else FINAL)
