@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import gc
 import json
 import os
 import signal
 import sys
+from collections.abc import Awaitable
 
 import torch
 import uvloop
 
+from apparate.contract.conditions import Reason
 from apparate.contract.document import Document, InvalidDocument, load_documents
 from apparate.service.kube import InvalidKubeconfig, client_of
 from apparate.service.settings import InvalidSettings
 from apparate.service.signals import end_on_sigterm
 from apparate.service.telemetry import configure_logging, get_logger
+from apparate.service.termination import LOG, tell_end
 from apparate_worker.errors import InvalidSetup
 from apparate_worker.model.errors import ModelError
 from apparate_worker.model.memory import keep_freed_memory
@@ -35,10 +39,12 @@ LOST_PAUSE_S = 0.2  # lets the answers that tell of the loss leave
 def main() -> int:
     """Serve until told to stop; the exit status."""
     end_on_sigterm()
+    faulthandler.enable()  # a crash in native code says where, before the process is gone
     try:
         settings = WorkerSettings.load()
     except InvalidSettings as error:
         print(f"apparate-worker: {error}", file=sys.stderr)
+        tell_end(LOG, Reason.MODEL_LOAD_FAILED, str(error))
         return USAGE
     configure_logging(settings.log_level, "worker")
     sys.setswitchinterval(SWITCH_S)
@@ -51,7 +57,11 @@ def main() -> int:
         return uvloop.run(serve(document, prepared, settings, device))
     except (InvalidDocument, InvalidKubeconfig, InvalidSetup, ModelError, OSError) as error:
         log.error("the worker cannot start", error=str(error))
+        tell_end(settings.termination_log, Reason.MODEL_LOAD_FAILED, str(error))
         return USAGE
+    except Exception as error:
+        tell_end(settings.termination_log, Reason.CRASH_LOOP, f"{type(error).__name__}: {error}")
+        raise
 
 
 def find_document(settings: WorkerSettings) -> Document:
@@ -85,24 +95,39 @@ async def serve(document: Document, prepared: PreparedModel, settings: WorkerSet
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, told, number)
     worker = Worker(document, prepared, settings, device)
-    http, grpc = await worker.start()
+    starting = asyncio.create_task(worker.start())
+    await _first(starting, told.wait())
+    if not starting.done():
+        log.info("told to stop before it was ready")
+        _exit(0)  # nothing was taken yet, and the pass that warms up cannot be stopped
+    http, grpc = await starting
     gc.collect()
     gc.freeze()  # torch's 200,000 objects stay: looking through them again takes 100 ms with the lock held
     print(json.dumps({"ready": True, "name": settings.name, "http": http, "grpc": grpc}), flush=True)
     log.info("ready", model=document.model.key, http=http, grpc=grpc, device=str(device))
-    waits = [asyncio.create_task(told.wait()), asyncio.create_task(worker.failed.wait())]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
+    await _first(told.wait(), worker.failed.wait())
+    answered = False
+    if not worker.failed.is_set():
+        log.info("draining")
+        answered = await worker.drain(settings.grace_seconds)
     if worker.failed.is_set():
+        log.error("the worker ends", error=worker.lost)
+        tell_end(settings.termination_log, Reason.DEVICE_LOST, worker.lost)
         await asyncio.sleep(LOST_PAUSE_S)
         _exit(LOST)
-    log.info("draining")
-    answered = await worker.drain(settings.grace_seconds)
     log.info("drained", served=worker.device_thread.served)
     if worker.device_thread.alive:  # stuck in a pass: a normal end would wait for it
         _exit(UNANSWERED)
     return 0 if answered else UNANSWERED
+
+
+async def _first(*works: Awaitable[object]) -> None:
+    """Until one of them is done; the others are cancelled, but for tasks that are their caller's own."""
+    tasks = {asyncio.ensure_future(work): work for work in works}
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task, work in tasks.items():
+        if task is not work:
+            task.cancel()
 
 
 def _on_signal(told: asyncio.Event, number: int) -> None:

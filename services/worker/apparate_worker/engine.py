@@ -235,6 +235,8 @@ class Engine:
         self._model, self._heads, self._link = model, heads, link
         self.divides = link.immediate
         """Whether rows can part: what a ramp said must be known before the next segment is launched."""
+        self.steps = 0
+        """Segments run so far: whoever watches the device looks whether this goes on."""
 
     def start(self, inputs: Mapping[str, Array], schedule: Schedule, *, shadow: bool = False) -> Journey:
         """The beginning of a pass over inputs [N, ...]."""
@@ -254,6 +256,7 @@ class Engine:
             for k in range(max(journey.at, step.segments.start), step.segments.stop):
                 journey.state = model.advance(k, journey.state)
                 journey.at = k + 1
+                self.steps += 1
                 if pauses and journey.at < step.segments.stop:
                     yield None
             coming.append((step, link.fetch(self._say(step, journey.state))))
@@ -261,7 +264,9 @@ class Engine:
                 arrived, values = coming.popleft()
                 yield Output(arrived, values.take())
         for arrived, values in coming:
-            yield Output(arrived, values.take())
+            taken = values.take()  # on a GPU the device's work is waited for here
+            self.steps += 1
+            yield Output(arrived, taken)
 
     def _say(self, step: Step, state: Any) -> Tensor:
         model = self._model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from apparate_worker.batching import Batcher, Item, stack
 from apparate_worker.engine import Engine, Output, Schedule
 from apparate_worker.errors import InferenceFailed, NotReady, WorkerError, words_of
 from apparate_worker.guard import WorkerGuard
+from apparate_worker.liveness import Health, is_fatal, stack_of
 from apparate_worker.passes import Flight, Parked, Pass
 from apparate_worker.release import scores
 
@@ -48,16 +49,11 @@ class Reports(Protocol):
         """Take the report of a pass."""
 
 
-def is_fatal(error: BaseException) -> bool:
-    """Whether the device is lost: after a CUDA error every later call fails too, so the process must be replaced."""
-    accelerator = getattr(torch, "AcceleratorError", None)
-    return (accelerator is not None and isinstance(error, accelerator)) or "CUDA error" in str(error)
-
-
 class DeviceThread:
     """Owns the device: every torch call of serving happens in its one thread.
 
     remaining_ms(ramp, rows): time from a ramp's site to the end of the model, for so many rows.
+    trial: inputs of a pass that shows whether a device that failed can go on.
     on_fatal is called, in that thread, when the device is lost; the thread has then ended.
     """
 
@@ -74,15 +70,17 @@ class DeviceThread:
         max_batch: int = 8,
         remaining_ms: Callable[[int, int], float] = lambda ramp, rows: float(rows),
         threads: int = 1,
+        trial: Mapping[str, Array] | None = None,
         on_fatal: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self._engine, self._batcher, self._inputs, self._guard = engine, batcher, tuple(inputs), guard
         self._reports, self._loop, self._threads, self._on_fatal = reports, loop, threads, on_fatal
         self.schedule = schedule
         """What the next pass runs under. Assigned from the event loop; read once at the start of each pass."""
-        self.beat = time.monotonic()
-        """When the thread last showed that it turns."""
+        self._turns = 0
         self.served = 0
+        self.health = Health()
+        self._trial = trial
         self._faults = Faults(log)
         self._lost = False
         self._max_batch, self._tail_batch = max_batch, TAIL_BATCHES * max_batch
@@ -95,7 +93,7 @@ class DeviceThread:
         self._open = 0
         """Answers of the passes under way: the guard hears of a pass when its last row has reached the end."""
         self._parked = Parked(engine)
-        self._in_hand: list[Item] = []
+        self._in_hand: Sequence[Item] = ()
         self._thread = threading.Thread(target=self._main, name="device", daemon=True)
 
     def start(self) -> None:
@@ -106,6 +104,17 @@ class DeviceThread:
     def alive(self) -> bool:
         """Whether the thread runs and has its device."""
         return self._thread.is_alive() and not self._lost
+
+    @property
+    def beats(self) -> int:
+        """A count that goes on while the thread and the device turn."""
+        return self._turns + self._engine.steps
+
+    def give_up(self, error: WorkerError) -> None:
+        """Take the device for lost in the middle of a pass: what is in hand gets `error`. Event loop only."""
+        log.error("device lost", error=str(error), stack=stack_of(self._thread))
+        self._lost = True
+        self._fail(self._in_hand, error)
 
     @property
     def guarded(self) -> bool:
@@ -123,7 +132,7 @@ class DeviceThread:
         try:
             with torch.inference_mode():
                 while self._turn():
-                    self.beat = time.monotonic()
+                    self._turns += 1
                 while self._parked.rows:
                     self._go_on(self._parked.take(self._tail_batch), to_end=True)
         except BaseException as error:
@@ -138,7 +147,11 @@ class DeviceThread:
         if batch is None:
             return False
         if batch:
+            self._in_hand = batch
             self._serve(batch)
+            self._in_hand = ()
+        if self.health.due():
+            self._try()
         parked = self._parked
         if parked.rows and not batch:
             self._go_on(parked.take(self._tail_batch), to_end=False)
@@ -148,7 +161,6 @@ class DeviceThread:
 
     def _serve(self, batch: list[Item]) -> None:
         """Run a batch until every row has its answer."""
-        self._in_hand = batch
         schedule = self._relieved(self._guard.admit(self.schedule))
         one = Pass(batch, schedule.plan)
         self._under_way.add(one)
@@ -162,19 +174,32 @@ class DeviceThread:
             if is_fatal(error):
                 raise
             self._failed(one, error)
-        self._in_hand = []
 
     def _failed(self, one: Pass, error: Exception) -> None:
         """The model raised: run each unanswered item alone, so that only the bad one fails."""
         self._break([one])
+        self.health.note(error)
         left = [one.items[row] for row in one.release.rest()]
         if len(one.items) == 1:
             self._faults("the model raised on a request", error)
             self._tell(self._fail, left, InferenceFailed(f"the model raised on this request: {words_of(error)}"))
             return
         for item in left:
-            self.beat = time.monotonic()
             self._serve([item])
+
+    def _try(self) -> None:
+        """See whether a device that failed can go on. Raises what means that it is lost."""
+        if self._trial is None:
+            return
+        try:
+            for _ in self._engine.run(self._engine.start(self._trial, self.schedule.without_ramps)):
+                pass
+            self.health.well()
+        except Exception as error:
+            if is_fatal(error):
+                raise
+            self._faults("the device fails", error)
+            self.health.failed_again(error)
 
     def _relieved(self, schedule: Schedule) -> Schedule:
         """The schedule, without its ramps while whole batches wait and nothing more can be put off.
@@ -236,7 +261,6 @@ class DeviceThread:
 
     def _go_on(self, flights: list[Flight], *, to_end: bool) -> None:
         """Take flights of answered rows on as one, to the end, or until somebody waits for an answer."""
-        self.beat = time.monotonic()
         try:
             flight = Flight.together(self._engine, flights)
             outputs = self._engine.run(flight.journey, pauses=True)
@@ -254,6 +278,7 @@ class DeviceThread:
         except Exception as error:
             if is_fatal(error):
                 raise
+            self.health.note(error)
             self._faults("the model raised on requests that were answered", error)
             self._break([one for flight in flights for one, _ in flight.parts])
 

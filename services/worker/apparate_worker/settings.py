@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from apparate.service.settings import ServiceSettings, own_name
+from apparate.service.termination import LOG
 
 
 class WorkerSettings(ServiceSettings):
@@ -40,6 +41,9 @@ class WorkerSettings(ServiceSettings):
         ge=0,
         le=600,
         description="Accept requests so long after SIGTERM, in seconds, while clients learn that it stops.",
+    )
+    termination_log: Path = Field(
+        default=LOG, description="File that Kubernetes reads the reason of the end from; written where it exists."
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Least level logged.")
 

@@ -14,7 +14,6 @@ from apparate.contract.resource import EarlyExitModel
 from apparate_worker.model.errors import InvalidSource, UnsupportedModel
 from apparate_worker.prepare.failures import PrepareFailure, failure_of
 from apparate_worker.prepare.in_cluster import remove_others
-from apparate_worker.prepare.publishing import tell_end
 from apparate_worker.prepare.sources import local_document, secrets_of
 from apparate_worker.prepare.transfer import split_hub
 
@@ -102,12 +101,6 @@ def test_each_secret_has_its_own_prefix():
 def test_every_error_has_a_reason_and_says_whether_trying_again_helps(error: Exception, reason: str, status: int):
     found = failure_of(error)
     assert (found.reason, found.status) == (reason, status)
-
-
-def test_the_end_is_told_in_what_kubernetes_keeps_of_it(tmp_path: Path):
-    tell_end(tmp_path / "log", PrepareFailure("PrepareFailed", "x" * 10_000))
-    assert (tmp_path / "log").stat().st_size < 4096
-    tell_end(tmp_path / "no" / "log", PrepareFailure("PrepareFailed", "x"))  # outside of a pod
 
 
 def test_only_unused_revisions_of_the_same_model_are_removed(tmp_path: Path):

@@ -83,6 +83,7 @@ class Reason(StrEnum):
     IMAGE_NAME = "InvalidImageName"
     CONTAINER_CONFIG = "CreateContainerConfigError"
     MODEL_LOAD_FAILED = "ModelLoadFailed"
+    DEVICE_LOST = "DeviceLost"
     ROLLOUT_BLOCKED = "RolloutBlocked"
     QUOTA_EXCEEDED = "QuotaExceeded"
     POD_REFUSED = "PodRefused"

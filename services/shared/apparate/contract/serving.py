@@ -104,6 +104,13 @@ class Serving(Shape):
     drain_seconds: float = Field(
         default=30.0, ge=0, le=3600, description="Longest time to finish accepted requests after SIGTERM, in seconds."
     )
+    stall_seconds: float | None = Field(
+        default=None,
+        ge=1,
+        le=3600,
+        description="A worker whose pass does not go on for so long, in seconds, is replaced: it has lost its device. When "
+        "missing: 4 seconds, or ten times the slowest profiled pass if that is longer.",
+    )
     load_timeout_seconds: int = Field(
         default=600, ge=10, le=86_400, description="Longest time a worker may take from start to ready, in seconds."
     )

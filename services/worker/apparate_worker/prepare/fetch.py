@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 
 from apparate.service.signals import end_on_sigterm
+from apparate.service.termination import LOG, tell_end
 from apparate_worker.prepare.failures import PrepareFailure
-from apparate_worker.prepare.publishing import tell_end
 from apparate_worker.prepare.sources import STORE, secrets_of
 from apparate_worker.prepare.transfer import download_s3
-
-TERMINATION_LOG = Path("/dev/termination-log")
 
 
 def main() -> int:
@@ -26,7 +24,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         download_s3(url, folder, secrets_of(STORE, os.environ))
     except PrepareFailure as failure:
-        tell_end(TERMINATION_LOG, failure)
+        tell_end(LOG, failure.reason, str(failure))
         print(f"error: {failure}", file=sys.stderr)
         return failure.status
     return 0

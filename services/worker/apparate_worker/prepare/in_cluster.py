@@ -16,12 +16,13 @@ from apparate.contract.resource import EarlyExitModel
 from apparate.contract.revision import revision as revision_of
 from apparate.service.kube import KubeClient, KubeError
 from apparate.service.telemetry import get_logger
+from apparate.service.termination import LOG, tell_end
 from apparate_worker.errors import InvalidSetup
 from apparate_worker.model.store import CATALOG
 from apparate_worker.objects import read_object
 from apparate_worker.prepare.failures import PrepareFailure, failure_of
 from apparate_worker.prepare.progress import Progress, Step
-from apparate_worker.prepare.publishing import Publisher, tell_end
+from apparate_worker.prepare.publishing import Publisher
 from apparate_worker.prepare.run import prepare
 from apparate_worker.prepare.sources import STORE, local_document, secrets_of
 from apparate_worker.prepare.transfer import download_s3, folders_s3, remove_s3, upload_s3
@@ -46,7 +47,7 @@ class Order:
     """Where progress and catalog are published; empty: nowhere."""
     keep: tuple[str, ...] = ()
     """Other revisions that are in use; all others are removed from the store."""
-    termination_log: Path = Path("/dev/termination-log")
+    termination_log: Path = LOG
 
 
 def prepare_in_cluster(
@@ -57,7 +58,7 @@ def prepare_in_cluster(
         return _prepare(client, order, environ, told, force)
     except (PrepareFailure, InvalidSetup, KubeError, OSError, ValueError, RuntimeError) as error:
         failure = failure_of(error)
-        tell_end(order.termination_log, failure)
+        tell_end(order.termination_log, failure.reason, str(failure))
         raise failure from error
 
 

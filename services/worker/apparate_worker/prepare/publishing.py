@@ -1,11 +1,9 @@
-"""What a preparation in a cluster tells: progress and catalog in a ConfigMap, its end in the termination log."""
+"""What a preparation in a cluster tells: progress and catalog, in a ConfigMap."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 from apparate.catalog import RampCatalog
@@ -13,13 +11,11 @@ from apparate.contract.labels import PREPARE, REVISION, labels, owner
 from apparate.contract.resource import EarlyExitModel
 from apparate.service.kube import APPLY, KubeClient, KubeError
 from apparate.service.telemetry import get_logger
-from apparate_worker.prepare.failures import PrepareFailure
 from apparate_worker.prepare.progress import Step
 
 MANAGER = "apparate-prepare"
 EVERY_S = 10.0  # progress within a stage is told so often
 WITHIN_S = 60.0  # a catalog that cannot be published for so long fails the Job, which is then tried again
-MESSAGE_BYTES = 3800  # Kubernetes keeps 4096 bytes of a termination message
 log = get_logger(__name__)
 
 
@@ -71,10 +67,3 @@ class Publisher:
         path = f"/api/v1/namespaces/{meta.namespace}/configmaps/{self._name}"
         query = {"fieldManager": MANAGER, "force": "true"}
         self._client.call("PATCH", path, query=query, body=body, content_type=APPLY)
-
-
-def tell_end(path: Path, failure: PrepareFailure) -> None:
-    """Leave the reason where Kubernetes looks for it; outside of a pod there is no such place."""
-    text = json.dumps({"reason": failure.reason, "message": str(failure)[: MESSAGE_BYTES // 2]})
-    with contextlib.suppress(OSError):
-        path.write_text(text, encoding="utf-8")
