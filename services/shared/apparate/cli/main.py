@@ -9,15 +9,17 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import typer
+from typer.completion import completion_init
 
 from apparate.cli.errors import BAD_INPUT, FAILED, CommandError
 
-PLUGIN = "kubectl apparate"
+PROGRAM, PLUGIN = "apparate", "kubectl apparate"
+COMPLETING = "_APPARATE_COMPLETE"  # set by the script of `apparate completion`, beside the words typed so far
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
@@ -39,6 +41,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "Serve a real model plain and with early exits on the same traffic, and compare.",
         "worker,controller,bench",
     ),
+    "init": Subcommand("apparate.cli.init:init_command", "Write a first document for a model, from its folder."),
     "prepare": Subcommand(
         "apparate.cli.prepare:prepare_command", "Train and profile the ramps of a model, before serving.", "worker"
     ),
@@ -78,6 +81,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "apparate.cli.control:rollback_command", "Put an earlier plan of a model in force again.", cluster=True
     ),
     "replay": Subcommand("apparate.cli.replay:replay_command", "Tune thresholds on a recording, without serving."),
+    "completion": Subcommand("apparate.cli.completion:completion_command", "Completion for a shell, to be evaluated."),
     "version": Subcommand("apparate.cli.status:version_command", "The version of this installation.", cluster=True),
 }
 
@@ -92,12 +96,15 @@ def plugin() -> None:
     sys.exit(run(sys.argv[1:], PLUGIN))
 
 
-def run(argv: Sequence[str], program: str = "apparate") -> int:
+def run(argv: Sequence[str], program: str = PROGRAM) -> int:
     """Run `argv`; the exit status. Errors are one line on stderr; -v anywhere adds the traceback."""
     verbose = any(word in ("-v", "--verbose") for word in argv)
     words = [word for word in argv if word not in ("-v", "--verbose")]
-    selected = next((word for word in words if not word.startswith("-")), None)
+    completing = completed_words(os.environ) if program == PROGRAM else None
+    selected = next((word for word in completing or words if not word.startswith("-")), None)
     try:
+        if completing is not None:
+            completion_init()
         app = build(selected, cluster_only=program == PLUGIN)
         status = app(args=words or ["--help"], prog_name=program, standalone_mode=False)
         sys.stdout.flush()
@@ -116,6 +123,14 @@ def run(argv: Sequence[str], program: str = "apparate") -> int:
         for line in message.splitlines() or [""]:
             print(f"error: {line}", file=sys.stderr)
         return status
+
+
+def completed_words(environ: Mapping[str, str]) -> list[str] | None:
+    """Words after the program's name that a shell wants completed; None when it does not ask."""
+    if COMPLETING not in environ:
+        return None
+    typed = environ.get("COMP_WORDS") or environ.get("_TYPER_COMPLETE_ARGS") or ""
+    return typed.split()[1:]
 
 
 def explain(error: Exception) -> tuple[str, int]:
