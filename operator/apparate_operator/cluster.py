@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from apparate.contract import definition
 from apparate.contract.conditions import OPERATOR as MANAGER
 from apparate.contract.resource import EarlyExitModel
 from apparate.service.kube import APPLY, CONFLICT, FORBIDDEN, NOT_FOUND, PATCH, KubeClient, KubeError
-from apparate_operator import definition
 from apparate_operator.conditions import Told
 from apparate_operator.kinds import EVENT, MODEL, SELECTOR, Json, Kind
 from apparate_operator.lifecycle import Apply

@@ -10,11 +10,11 @@ from dataclasses import replace
 from logging import ERROR, INFO
 from typing import Any
 
+from apparate.contract.definition import lacking, outdated
 from apparate.service.kube import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, KubeClient, KubeError
 from apparate.service.lease import DURATION_S, GIVE_UP_S, RENEW_S, Leadership
 from apparate.service.telemetry import Telemetry, get_logger
 from apparate_operator.cluster import Cluster
-from apparate_operator.definition import lacking, outdated
 from apparate_operator.health import Health
 from apparate_operator.kinds import CHILDREN, MODEL, SECRET, WATCHED, Kind
 from apparate_operator.manifests.common import Environment

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 
+from apparate.contract.definition import lacking, outdated
 from apparate.contract.schema import DIGEST, crd
-from apparate_operator.definition import lacking, outdated
 from apparate_operator.kinds import Json
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 from apparate.contract.resource import GROUP, PLURAL, VERSION
 from apparate.contract.schema import DIGEST, crd
-from apparate_operator.kinds import Json
 
+Json = dict[str, Any]
 NAME = f"{PLURAL}.{GROUP}"
 PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{NAME}"
 AT_MOST = 5  # fields named in one message
