@@ -145,8 +145,8 @@ def _serving(
     yield disruption_budget(model)
     if scaling is not None:
         yield autoscaler(model, scaling)
-    if environment.has(POD_MONITOR):
-        yield pod_monitor(model)
+    if environment.has(POD_MONITOR) and environment.scrape_interval:
+        yield pod_monitor(model, environment)
 
 
 def _scaling(model: EarlyExitModel, environment: Environment) -> tuple[Autoscaling | None, str]:

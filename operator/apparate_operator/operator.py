@@ -19,6 +19,7 @@ from apparate_operator.health import Health
 from apparate_operator.kinds import CHILDREN, MODEL, SECRET, WATCHED, Kind
 from apparate_operator.manifests.common import Environment
 from apparate_operator.memory import give_back
+from apparate_operator.observe import ModelMetrics, count_errors
 from apparate_operator.queue import WorkQueue
 from apparate_operator.reconciler import NotLeading, Reconciler
 from apparate_operator.settings import OperatorSettings
@@ -53,6 +54,8 @@ class Operator:
             renew_s=settings.lease_seconds * RENEW_S / DURATION_S,
             give_up_s=settings.lease_seconds * GIVE_UP_S / DURATION_S,
         )
+        self._shown = ModelMetrics(telemetry)
+        client.observe = count_errors(telemetry)
         self._leads_since: float | None = None
         self._running: asyncio.Task[None] | None = None
 
@@ -67,6 +70,7 @@ class Operator:
             key = self.store.drop(kind, body)
             if kind is MODEL:
                 self.reconciler.forget(str(body["metadata"]["uid"]))
+                self._shown.forget((body["metadata"]["namespace"], body["metadata"]["name"]))
         else:
             key = self.store.put(kind, body)
         if key is not None and self.leads():
@@ -96,6 +100,7 @@ class Operator:
                         task.cancel()
                     results = await asyncio.gather(leading, held, return_exceptions=True)
                     self.queue.clear()
+                    self._shown.forget_all()
                     self._telemetry("apparate_operator_leading").set(0)
                     await self.leadership.release()
                 if isinstance(results[0], Exception):
@@ -151,6 +156,8 @@ class Operator:
             settings.redis_url,
             settings.redis_secret,
             await self.cluster.apis(),
+            monitor_labels=settings.monitor_label_pairs,
+            scrape_interval=settings.scrape_interval,
             warning=self.health.outdated,
         )
         if found.makes_secrets:
@@ -207,12 +214,21 @@ class Operator:
                 continue
             self._telemetry("apparate_operator_reconciles", result="done").inc()
             self._telemetry("apparate_operator_reconcile_seconds").observe(time.monotonic() - began)
+            self._show(key)
             self.queue.done(key)
             if again_s is not None:
                 self.queue.add_after(key, max(again_s, 0.05))
 
+    def _show(self, key: Key) -> None:
+        body = self.store.models.get(key)
+        if body is None:
+            self._shown.forget(key)
+        elif self.leads():
+            self._shown.show(key, body.get("status") or {})
+
     def _failed(self, key: Key, kind: str, error: str) -> None:
         pause = self.queue.failed(key)
+        self._show(key)
         self._telemetry("apparate_operator_reconciles", result=kind).inc()
         log.warning("reconcile is tried again", model="/".join(key), in_s=round(pause, 1), error=error)
 

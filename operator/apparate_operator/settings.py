@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from apparate.service.lease import DURATION_S
 from apparate.service.settings import COMMA_SEPARATED, ServiceSettings, own_name
@@ -33,6 +33,16 @@ class OperatorSettings(ServiceSettings):
         max_length=253,
         description="Secret in the namespace of each model with the Redis URL under `url`, and under `ca.crt` the CA "
         "of a rediss:// server if it has its own; used instead of the URL above.",
+    )
+    monitor_labels: Annotated[tuple[str, ...], *COMMA_SEPARATED] = Field(
+        default=(),
+        description="Comma-separated NAME=VALUE labels of the PodMonitors of models: those that your Prometheus "
+        "selects by.",
+    )
+    scrape_interval: str = Field(
+        default="15s",
+        pattern=r"^([0-9]+(ms|s|m))?$",
+        description="Time between two scrapes of workers, as 15s; empty: no PodMonitors are made.",
     )
     lease_namespace: str = Field(
         default="default", min_length=1, max_length=63, description="Namespace of the Lease that the leader holds."
@@ -71,3 +81,15 @@ class OperatorSettings(ServiceSettings):
         default="", description="Kubeconfig file; empty: the pod's own token, or outside of a pod $KUBECONFIG."
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Least level logged.")
+
+    @field_validator("monitor_labels")
+    @classmethod
+    def _pairs(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [one for one in given if not one.partition("=")[0] or "=" not in one]:
+            raise ValueError(f"{wrong[0]!r} is not NAME=VALUE")
+        return given
+
+    @property
+    def monitor_label_pairs(self) -> tuple[tuple[str, str], ...]:
+        """Names and values of `monitor_labels`."""
+        return tuple((name, value) for name, _, value in (one.partition("=") for one in self.monitor_labels))

@@ -26,6 +26,7 @@ class FakeSession:
         self.fed: list[tuple[str, int, int]] = []
         self.refilled: list[tuple[str, int, int]] = []
         self._since = 0
+        self.adapts = True
 
     def start(self) -> Decision | None:
         if self.plan.revision and self.plan.catalog == self.catalog:

@@ -51,3 +51,10 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- $values := index .root.Values .component -}}
 {{- default (ternary (include "apparate.component" .) "default" $values.serviceAccount.create) $values.serviceAccount.name -}}
 {{- end -}}
+
+{{/* Labels as NAME=VALUE with commas between. */}}
+{{- define "apparate.pairs" -}}
+{{- $pairs := list -}}
+{{- range $name, $value := . }}{{ $pairs = append $pairs (printf "%s=%s" $name $value) }}{{ end -}}
+{{- join "," $pairs -}}
+{{- end -}}

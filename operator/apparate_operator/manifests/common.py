@@ -27,6 +27,10 @@ class Environment:
     """API groups of the cluster."""
     tends_secrets: bool = False
     """Whether Secrets that an earlier setting made can be found and deleted: that takes rights on Secrets."""
+    monitor_labels: tuple[tuple[str, str], ...] = ()
+    """Labels by which a Prometheus selects what tells it to scrape."""
+    scrape_interval: str = "15s"
+    """How often it scrapes workers; empty: nothing tells it to."""
     warning: str = ""
     """What is wrong with the cluster, for the status of every model."""
 
@@ -72,6 +76,7 @@ def manifest(
     component: str,
     *,
     annotations: Mapping[str, str] | None = None,
+    more_labels: Mapping[str, str] | None = None,
     **parts: Json | list[Json] | bool | str,
 ) -> Json:
     """An object that belongs to a model, with the hash of itself as an annotation."""
@@ -81,7 +86,7 @@ def manifest(
         "metadata": {
             "name": name,
             "namespace": model.metadata.namespace,
-            "labels": labels(model, component),
+            "labels": {**(more_labels or {}), **labels(model, component)},
             "annotations": dict(annotations or {}),
             "ownerReferences": [owner(model)],
         },

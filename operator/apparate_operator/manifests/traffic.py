@@ -6,7 +6,7 @@ from apparate.contract.labels import WORKER
 from apparate.contract.resource import EarlyExitModel
 from apparate.contract.serving import Autoscaling, Target
 from apparate_operator.kinds import AUTOSCALER, BUDGET, POD_MONITOR, SCALED_OBJECT, SERVICE, Json
-from apparate_operator.manifests.common import child_name, manifest, selector
+from apparate_operator.manifests.common import Environment, child_name, manifest, selector
 
 METRICS = {"waiting": "apparate_waiting_requests", "inFlight": "apparate_in_flight_requests"}
 
@@ -34,13 +34,12 @@ def disruption_budget(model: EarlyExitModel) -> Json:
     )
 
 
-def pod_monitor(model: EarlyExitModel) -> Json:
-    """Tells a Prometheus operator to scrape the workers."""
-    spec: Json = {
-        "selector": {"matchLabels": selector(model, WORKER)},
-        "podMetricsEndpoints": [{"port": "http", "path": "/metrics", "interval": "15s"}],
-    }
-    return manifest(POD_MONITOR, model, child_name(model, WORKER), WORKER, spec=spec)
+def pod_monitor(model: EarlyExitModel, environment: Environment) -> Json:
+    """Tells a Prometheus operator to scrape the workers, with the labels that it selects by."""
+    endpoint = {"port": "http", "path": "/metrics", "interval": environment.scrape_interval, "honorLabels": True}
+    spec: Json = {"selector": {"matchLabels": selector(model, WORKER)}, "podMetricsEndpoints": [endpoint]}
+    chosen_by = dict(environment.monitor_labels)
+    return manifest(POD_MONITOR, model, child_name(model, WORKER), WORKER, more_labels=chosen_by, spec=spec)
 
 
 def autoscaler(model: EarlyExitModel, scaling: Autoscaling) -> Json:

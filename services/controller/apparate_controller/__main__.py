@@ -19,10 +19,10 @@ from apparate.catalog import RampCatalog
 from apparate.contract.document import Document, InvalidDocument
 from apparate.contract.metrics import CONTROLLER
 from apparate.service.kube import InvalidKubeconfig, KubeClient, client_of
-from apparate.service.redis_client import UNREACHABLE, close, connect, failing
+from apparate.service.redis_client import close, connect
 from apparate.service.settings import InvalidSettings
 from apparate.service.signals import end_on_sigterm
-from apparate.service.telemetry import Telemetry, configure_logging, get_logger
+from apparate.service.telemetry import Telemetry, configure_logging
 from apparate_controller import controls
 from apparate_controller.app import create_app
 from apparate_controller.cluster import ClusterController
@@ -30,14 +30,13 @@ from apparate_controller.forwarding import pass_on_to_leader
 from apparate_controller.loop import ModelLoop, Ports
 from apparate_controller.models import Model, Models, load_models
 from apparate_controller.observe import ModelObserver
+from apparate_controller.redis_health import RedisHealth
 from apparate_controller.server import bind, http_server
 from apparate_controller.session import ModelSession
 from apparate_controller.settings import ControllerSettings
 from apparate_controller.sinks.redis import RedisPlanSink
 from apparate_controller.sources.heartbeats import RedisHeartbeats
-from apparate_controller.sources.redis_stream import RedisFeedbackSource, eviction_risk
-
-RISK_RETRY_S = 5.0
+from apparate_controller.sources.redis_stream import RedisFeedbackSource
 
 
 def main() -> int:
@@ -96,7 +95,7 @@ async def run(
                 refused=cluster.access.problems,
             )
             pass_on_to_leader(app, cluster.standby, cluster.leader)
-            await serve(settings, app, cluster, watch_eviction(commands, telemetry), listening)
+            await serve(settings, app, cluster, RedisHealth(commands, telemetry).run(), listening)
             return
         readers = {one.model.key: connect(settings.redis_url, block_s=settings.block_s) for one in documents}
         for reader in readers.values():
@@ -105,7 +104,7 @@ async def run(
         telemetry("apparate_leader").set(1)
         app = create_app(models, telemetry, stuck_s=settings.stuck_s)
         app.include_router(controls.router)
-        await serve(settings, app, models, watch_eviction(commands, telemetry), listening)
+        await serve(settings, app, models, RedisHealth(commands, telemetry).run(), listening)
 
 
 def local_models(
@@ -138,7 +137,7 @@ async def serve(
     server = http_server(app)
     serving = asyncio.create_task(server.serve(sockets=[listening]), name="http")
     adapting = asyncio.create_task(adapted.run(), name="models")
-    checking = asyncio.create_task(checks, name="eviction")
+    checking = asyncio.create_task(checks, name="redis")
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -156,24 +155,6 @@ async def serve(
         for task in (checking, stopped):
             task.cancel()
         await asyncio.gather(checking, stopped, return_exceptions=True)
-
-
-async def watch_eviction(commands: Redis, telemetry: Telemetry) -> None:
-    """Look once, as soon as Redis answers, whether it may evict streams; say so in the log and as a metric."""
-    said = ""
-    while True:
-        try:
-            risk = await eviction_risk(commands)
-        except UNREACHABLE as error:
-            if (words := failing(error).words) != said:
-                get_logger(__name__).warning("redis cannot be used, tried again", problem=words)
-            said = words
-            await asyncio.sleep(RISK_RETRY_S)
-            continue
-        telemetry("apparate_redis_eviction_risk").set(bool(risk))
-        if risk:
-            get_logger(__name__).warning("redis eviction risk", risk=risk)
-        return
 
 
 if __name__ == "__main__":

@@ -25,6 +25,10 @@ class Session(Protocol):
     plan: Plan
     window: FeedbackWindow
 
+    @property
+    def adapts(self) -> bool:
+        """Whether exits are meant to open: adaptation is neither paused nor forbidden."""
+
     def start(self) -> Decision | None:
         """The first plan, when none is in force for this catalog."""
 
@@ -59,6 +63,8 @@ class Took:
     """Records that the session took; those of refused batches are not among them."""
     revision: int = 0
     """Newest plan revision of the records."""
+    newest: str = ""
+    """Id of the newest entry that was worked off."""
     duplicates: int = 0
     lost: int = 0
     late: int = 0
@@ -99,6 +105,7 @@ class Intake:
                     took.decision = self._count_and_feed(batch, took, more=len(entries) > 1)
                 self.uncommitted[entry.id] = None
                 self.progress.advance(entry.id)
+                took.newest = entry.id
             entries.popleft()
         self.progress.totals.refused += sum(took.refused.values())
         return took

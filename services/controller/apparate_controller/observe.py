@@ -33,6 +33,8 @@ class ModelObserver:
         self._labels = {"namespace": model.metadata.namespace, "model": model.metadata.name}
         self._log = get_logger(__name__).bind(model=model.key)
         self._failures, self._refusals, self._failed_since = Sparsely(), Sparsely(), 0.0
+        for name in ("batches", "records", "duplicates", "lost", "late"):
+            self._metric(f"apparate_feedback_{name}")  # 0 is something to know, too
 
     def took(self, took: Took) -> None:
         """Entries were worked off."""
@@ -43,6 +45,9 @@ class ModelObserver:
             self._metric("apparate_feedback_refused", cause=cause).inc(count)
         if took.refused and (held := self._refusals()) is not None:
             self._log.warning("feedback refused", problem=took.problem, held_back=held, exc_info=took.failure)
+        if took.newest:
+            age_s = time.time() - int(took.newest.partition("-")[0]) / 1e3  # an id begins with Redis's clock, in ms
+            self._metric("apparate_feedback_age_seconds").set(max(0.0, age_s))
         if took.decision_s:
             self._metric("apparate_decision_seconds").observe(took.decision_s)
 
@@ -64,6 +69,8 @@ class ModelObserver:
         plan = session.plan
         self._metric("apparate_published_plan_revision").set(plan.revision)
         self._metric("apparate_active_ramps").set(len(plan.ramps))
+        self._metric("apparate_adaptation_wanted").set(session.adapts)
+        self._metric("apparate_window_records").set(len(session.window))
         thresholds = {setting.ramp: setting.threshold for setting in plan.ramps}
         for ramp in range(self._catalog.ramps):
             self._metric("apparate_ramp_threshold_ratio", ramp=str(ramp)).set(thresholds.get(ramp, 0.0))

@@ -45,6 +45,11 @@ class ModelSession:
         self._proposal: tuple[int, ...] | None = None
         self._checked_at = 0
 
+    @property
+    def adapts(self) -> bool:
+        """Whether exits are meant to open: adaptation is neither paused nor forbidden."""
+        return not (self.spec.adaptation.policy == "never" or self.spec.adaptation.paused)
+
     def start(self) -> Decision | None:
         """The first plan of this catalog; None when the plan in force is one."""
         if self.spec.adaptation.policy == "never":
@@ -75,7 +80,7 @@ class ModelSession:
             return None
         if batch.revision == self.plan.revision:
             self._monitor.observe(batch.released_wrong)
-        if self.spec.adaptation.policy == "never" or self.spec.adaptation.paused:
+        if not self.adapts:
             return None
         alarm = self._monitor.alarm or (batch.guarded and not newer(self.plan.revision, batch.revision))
         if alarm or (not more and self._due()):

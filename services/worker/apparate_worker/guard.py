@@ -55,6 +55,11 @@ class WorkerGuard:
         """Whether the alarm has closed exits that the plan wants open. A ledger that is not filled yet is no alarm."""
         return self.state is GuardState.LOSS_ABOVE_BUDGET and self._plan is not None and self._plan.plan.exits_open
 
+    @property
+    def spent(self) -> bool:
+        """Whether exits that the plan wants open are closed until the answers to come have earned them."""
+        return self.state is GuardState.BUDGET_SPENT and self._plan is not None and self._plan.plan.exits_open
+
     def served_plain(self, answers: int) -> None:
         """Note answers of the plain model: none is wrong, and they earn budget for the plan that comes."""
         self._right = min(self._right + answers, self._guard.window.answers)  # more of them say no more

@@ -9,12 +9,14 @@ import numpy as np
 
 from apparate.catalog import RampCatalog
 from apparate.contract.metrics import WORKER
+from apparate.contract.serving import Slo
 from apparate.feedback import FINAL
 from apparate.service.telemetry import Telemetry
 from apparate_worker.passes import Pass
 from apparate_worker.plain import PlainTimes
 
 PROTOCOLS = ("http", "grpc")
+NO_GPU: Mapping[str, float] = {}
 CODES = (200, 400, 404, 413, 429, 499, 500, 503, 504)
 
 
@@ -32,9 +34,8 @@ class Meter:
             one("apparate_pass_seconds"),
         )
         self._plain_times = PlainTimes(catalog, max_batch)
-        self.slo_s: float | None = None
-        """Answers are wanted within this; None: there is no objective. Assigned from any thread."""
-        self._slo, self._late = "apparate_slo_answers", "apparate_slo_late_answers"
+        self._slo_s: float | None = None
+        self._judged, self._late = one("apparate_slo_answers"), one("apparate_slo_late_answers")
         self._requests = {
             (protocol, code): one("apparate_requests", protocol=protocol, code=str(code))
             for protocol in PROTOCOLS
@@ -66,9 +67,9 @@ class Meter:
             self._wrong[ramp].inc(int(np.count_nonzero((done.exits == ramp) & (labels != done.final_labels))))
         for ramp, seconds in done.timed or ():
             self._segment[ramp].observe(seconds)
-        if self.slo_s is not None:
-            self._one(self._slo).inc(len(released))
-            self._one(self._late).inc(sum(seconds > self.slo_s for seconds in released))
+        if (slo_s := self._slo_s) is not None:
+            self._judged.inc(len(released))
+            self._late.inc(sum(seconds > slo_s for seconds in released))
 
     def answered(self, protocol: str, code: int) -> None:
         """Count an answered request of a protocol by its HTTP status."""
@@ -78,8 +79,25 @@ class Meter:
         """Count a plan that is not run."""
         self._one("apparate_plans_refused", reason=reason).inc()
 
-    def render(self, gauges: Mapping[str, float], counters: Mapping[str, int]) -> bytes:
-        """The text for /metrics; `counters` are totals kept elsewhere."""
+    def describe(self, version: str, device: str, catalog: str) -> None:
+        """Say what this worker is, besides its model."""
+        self._one("apparate_worker_info", version=version, device=device, catalog=catalog).set(1)
+
+    def want(self, slo: Slo | None) -> None:
+        """Hold answers against another objective from now on, or against none."""
+        self._slo_s = None if slo is None else slo.latency_ms / 1e3
+        for name, value in (("apparate_slo_seconds", self._slo_s), ("apparate_slo_target_ratio", slo and slo.target)):
+            if value is None:
+                self._telemetry.drop(name, **self._labels)
+            else:
+                self._one(name).set(value)
+
+    def render(
+        self, gauges: Mapping[str, float], counters: Mapping[str, int], gpu: Mapping[str, float] = NO_GPU
+    ) -> bytes:
+        """The text for /metrics; `counters` are totals kept elsewhere, `gpu` is its memory by state."""
+        for state, value in gpu.items():
+            self._one("apparate_gpu_memory_bytes", state=state).set(value)
         for name, value in gauges.items():
             self._one(name).set(value)
         for name, total in counters.items():

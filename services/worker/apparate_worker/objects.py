@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from apparate.contract.document import Document
 from apparate.contract.resource import Adaptation, Budget, EarlyExitModel, TensorSpec
-from apparate.contract.serving import Serving
+from apparate.contract.serving import Serving, Slo
 from apparate.contract.shape import problem_of
 from apparate.contract.stream import plans_key
 from apparate.service.kube import KubeClient, KubeError, client_of, model_path, models_path
@@ -41,14 +41,17 @@ class Wishes:
     adaptation: Adaptation
     replicas: int
     """Workers that share the accuracy budget of a window."""
+    slo: Slo | None = None
 
     @classmethod
     def of(cls, spec: dict[str, Any]) -> Wishes:
         """Of a spec as the API server has it. Raises ValidationError."""
+        serving = Serving.model_validate(spec.get("serving", {}))
         return cls(
             Budget.model_validate(spec.get("budget", {})),
             Adaptation.model_validate(spec.get("adaptation", {})),
-            Serving.model_validate(spec.get("serving", {})).replicas,
+            serving.replicas,
+            serving.slo,
         )
 
 

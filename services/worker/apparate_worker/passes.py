@@ -46,6 +46,7 @@ class Pass:
         "service_s",
         "started",
         "started_at",
+        "timed",
     )
 
     def __init__(self, items: Sequence[Item], plan: Plan) -> None:
@@ -70,6 +71,8 @@ class Pass:
         self.service_s = 0.0
         """Start of the pass to the last answer that left."""
         self.guarded = False
+        self.timed: list[tuple[int, float]] | None = None
+        """(ramp or FINAL, seconds since the one before, or the input) of each step, in passes that are timed."""
 
     def _arrived(self) -> npt.NDArray[np.float64]:
         return np.array([item.request.arrived for item in self.items])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +29,7 @@ OPEN_BATCHES = 32  # under way, some of their rows aside: so many answers, at mo
 TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16 costs an eighth less than one of 8
 PARTING_MS = 0.15  # that it costs to part rows and to join them with others later
 RAMPS_WHEN_SHED = 16  # one pass in so many keeps its ramps, so that feedback never ends
+TIMED_EVERY = 32  # passes, of which the steps of one are timed
 PARKED_S = 1.0  # after which answered rows are taken on although the queue does not end, unless it is a crowd
 DONE = object()
 EMPTY: Array = np.zeros(0, np.int32)
@@ -86,6 +87,7 @@ class DeviceThread:
         self._max_batch, self._tail_batch = max_batch, TAIL_BATCHES * max_batch
         self._remaining_ms = remaining_ms
         self._shedding, self._shed = False, 0
+        self._passes = 0
         self._opened = False
         """Whether a plan with open exits has been in force."""
         self._park_most, self._open_most = PARKED_BATCHES * max_batch, OPEN_BATCHES * max_batch
@@ -120,6 +122,11 @@ class DeviceThread:
     def guarded(self) -> bool:
         """Whether the guard's alarm has closed the exits."""
         return self._guard.guarded
+
+    @property
+    def spent(self) -> bool:
+        """Whether exits are closed until the answers to come have earned them."""
+        return self._guard.spent
 
     async def ended(self, within_s: float) -> bool:
         """Wait for the pass that runs, once the batcher is closed; whether the thread ended within the time."""
@@ -165,6 +172,9 @@ class DeviceThread:
         one = Pass(batch, schedule.plan)
         self._under_way.add(one)
         self._open += len(batch)
+        self._passes += 1
+        if self._passes % TIMED_EVERY == 0:
+            one.timed = []
         try:
             journey = self._engine.start(stack(batch, self._inputs), schedule, shadow=self._shadows(schedule))
             going: Flight | None = Flight(journey, [(one, list(range(len(batch))))])
@@ -242,7 +252,8 @@ class DeviceThread:
         way, which is only for feedback, is cheaper together with others' in a quiet moment. When there is none, because
         those aside fill the room there is, the batch stays whole: in parts it would be more work.
         """
-        for output in self._engine.run(flight.journey):
+        outputs, timed = self._engine.run(flight.journey), flight.parts[0][0].timed
+        for output in outputs if timed is None else _timing(outputs, timed):
             if output is None or not self._take(output, flight) or not self._engine.divides:
                 continue
             waiting = flight.waiting()
@@ -362,6 +373,16 @@ class DeviceThread:
             self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
             log.warning("an answer came after the event loop had closed")
+
+
+def _timing(outputs: Iterator[Output | None], into: list[tuple[int, float]]) -> Iterator[Output | None]:
+    """The outputs, with how long each took to come."""
+    began = time.perf_counter()
+    for output in outputs:
+        if output is not None:
+            into.append((output.step.ramp, time.perf_counter() - began))
+        yield output
+        began = time.perf_counter()
 
 
 def _answer(answers: Sequence[tuple[Item, Array, int]], ramp: int, revision: int) -> None:

@@ -10,15 +10,15 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from apparate.catalog import RampCatalog
+from apparate import __version__
 from apparate.contract.document import Document
 from apparate.contract.resource import TensorSpec
 from apparate.contract.stream import feedback_key
 from apparate.plan import Plan
 from apparate.service.telemetry import get_logger
+from apparate_worker import gpu
 from apparate_worker.batching import Batcher
 from apparate_worker.engine import Array, Engine, Schedule, link_to, warm_up
 from apparate_worker.errors import InvalidSetup, NotReady, words_of
@@ -29,6 +29,7 @@ from apparate_worker.liveness import Stalled, Watch, longest_pause_s
 from apparate_worker.metering import Meter
 from apparate_worker.model.store import PreparedModel
 from apparate_worker.objects import Wishes, plan_source
+from apparate_worker.plain import remaining_table
 from apparate_worker.plans import PlanKeeper, follow
 from apparate_worker.protocol.dataplane import Dataplane
 from apparate_worker.protocol.grpc import GrpcFace, grpc_server
@@ -72,7 +73,10 @@ class Worker:
         self.lost = ""
         key = document.model.key
         meta = document.model.metadata
-        self._meter = Meter(meta.namespace, meta.name, catalog.layers)
+        self._meter = Meter(meta.namespace, meta.name, catalog, spec.serving.max_batch)
+        self._meter.describe(__version__, device.type, catalog.digest)
+        self._meter.want(spec.serving.slo)
+        self._budget = spec.budget.accuracy_loss
         self._engine = Engine(prepared.model, prepared.heads, link_to(device))
         self._batcher = Batcher(
             max_batch=spec.serving.max_batch,
@@ -225,6 +229,8 @@ class Worker:
     def _follow_wishes(self, wishes: Wishes) -> None:
         """Take what changed in the spec and needs no restart. Event loop only."""
         self._guard.keep(wishes.budget.accuracy_loss, max(wishes.replicas, 1))
+        self._budget = wishes.budget.accuracy_loss
+        self._meter.want(wishes.slo)
         self._keeper.ramp_budget = wishes.budget.ramp_overhead
         self._reporter.shadow_share = wishes.adaptation.shadow_share
 
@@ -288,6 +294,10 @@ class Worker:
     def _metrics(self) -> bytes:
         gauges = {
             "apparate_guard_closed": float(self.device_thread.guarded),
+            "apparate_guard_spent": float(self.device_thread.spent),
+            "apparate_accuracy_budget_ratio": self._budget,
+            "apparate_queue_limit_requests": self._spec.serving.max_queue,
+            "apparate_batch_limit_requests": self._spec.serving.max_batch,
             "apparate_plan_revision": self._keeper.plan.revision,
             "apparate_in_flight_requests": self.dataplane.in_flight,
             "apparate_waiting_requests": self._batcher.waiting,
@@ -298,18 +308,7 @@ class Worker:
             "apparate_feedback_sent": self._sender.sent if self._sender is not None else 0,
             "apparate_feedback_dropped": self._dropped(),
         }
-        return self._meter.render(gauges, counters)
-
-
-def remaining_table(catalog: RampCatalog, rows: int) -> npt.NDArray[np.float64]:
-    """[rows + 1, R] ms from each ramp's site to the end of the model, by rows: between and beyond the profiled sizes
-    by straight lines."""
-    sizes = np.array(catalog.batch_sizes, float)
-    left = catalog.full_ms[:, None] - catalog.reach_ms
-    wanted = np.arange(rows + 1, dtype=float)
-    table = np.stack([np.interp(wanted, sizes, column) for column in left.T], axis=1)
-    beyond = np.maximum(wanted - sizes[-1], 0.0)[:, None] / sizes[-1]
-    return np.asarray(table + beyond * left[-1])
+        return self._meter.render(gauges, counters, gpu.memory(self._device))
 
 
 async def _until(reached: Callable[[], object], within_s: float) -> None:

@@ -11,10 +11,10 @@ BATCH = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric. A counter's name here is without `_total`, which exposition adds."""
+    """One metric. A counter's name here is without `_total`, which exposition adds; a summary has a sum and a count."""
 
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: Literal["counter", "gauge", "histogram", "summary"]
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
@@ -38,9 +38,38 @@ WORKER: tuple[Metric, ...] = (
         (*_MODEL, "ramp"),
         LATENCY_S,
     ),
+    Metric(
+        "apparate_plain_seconds",
+        "histogram",
+        "Arrival to when the plain model would have answered, by the ramp the answer left at: its release, plus what "
+        "was left of the pass as profiled, less the ramps that it passed.",
+        (*_MODEL, "ramp"),
+        LATENCY_S,
+    ),
+    Metric(
+        "apparate_segment_seconds",
+        "summary",
+        "From the ramp before, or the input, to what this ramp says (final: the end of the model). One pass in 32 is "
+        "timed.",
+        (*_MODEL, "ramp"),
+    ),
     Metric("apparate_exits", "counter", "Answers released, by the ramp they left at.", (*_MODEL, "ramp")),
-    Metric("apparate_wrong_exits", "counter", "Early answers that disagree with the model's own.", _MODEL),
+    Metric(
+        "apparate_wrong_exits",
+        "counter",
+        "Early answers that disagree with the model's own, by the ramp they left at.",
+        (*_MODEL, "ramp"),
+    ),
+    Metric(
+        "apparate_accuracy_budget_ratio", "gauge", "Share of answers that may disagree: the accuracy budget.", _MODEL
+    ),
     Metric("apparate_guard_closed", "gauge", "1 while the guard's alarm has closed the exits.", _MODEL),
+    Metric(
+        "apparate_guard_spent",
+        "gauge",
+        "1 while exits are closed because the last answers have used the accuracy budget up; they open by themselves.",
+        _MODEL,
+    ),
     Metric("apparate_guard_alarms", "counter", "Alarms of the guard.", _MODEL),
     Metric("apparate_plan_revision", "gauge", "Revision of the plan in force at this worker.", _MODEL),
     Metric(
@@ -51,6 +80,24 @@ WORKER: tuple[Metric, ...] = (
     ),
     Metric("apparate_in_flight_requests", "gauge", "Items accepted and not yet answered.", _MODEL),
     Metric("apparate_waiting_requests", "gauge", "Items that wait for a pass.", _MODEL),
+    Metric("apparate_queue_limit_requests", "gauge", "Items that may wait; above it 429.", _MODEL),
+    Metric("apparate_batch_limit_requests", "gauge", "Most requests of a pass.", _MODEL),
+    Metric("apparate_slo_seconds", "gauge", "Answers are wanted within this; only with an objective.", _MODEL),
+    Metric("apparate_slo_target_ratio", "gauge", "Share of answers that are wanted within it.", _MODEL),
+    Metric("apparate_slo_answers", "counter", "Answers that the objective was held against.", _MODEL),
+    Metric("apparate_slo_late_answers", "counter", "Answers of these that came too late.", _MODEL),
+    Metric(
+        "apparate_gpu_memory_bytes",
+        "gauge",
+        "Memory of the worker's GPU, where it has one: total, free (of all processes), reserved and allocated by this.",
+        (*_MODEL, "state"),
+    ),
+    Metric(
+        "apparate_worker_info",
+        "gauge",
+        "1, with what this worker is: version of the product, device, digest of the catalog.",
+        (*_MODEL, "version", "device", "catalog"),
+    ),
     Metric("apparate_ready", "gauge", "1 while requests are accepted and the device turns.", _MODEL),
     Metric("apparate_feedback_sent", "counter", "Feedback entries that Redis has.", _MODEL),
     Metric(
@@ -70,6 +117,12 @@ CONTROLLER: tuple[Metric, ...] = (
         (*_MODEL, "cause"),
     ),
     Metric("apparate_feedback_lag_entries", "gauge", "Stream entries not yet read.", _MODEL),
+    Metric(
+        "apparate_feedback_age_seconds",
+        "gauge",
+        "How old the newest entry was when it was worked off, by the clocks of Redis and of this controller.",
+        _MODEL,
+    ),
     Metric("apparate_feedback_pending_entries", "gauge", "Stream entries read and not yet acked.", _MODEL),
     Metric("apparate_feedback_stream_entries", "gauge", "Entries in the feedback stream.", _MODEL),
     Metric("apparate_decisions", "counter", "Decisions, by reason.", (*_MODEL, "reason")),
@@ -100,6 +153,13 @@ CONTROLLER: tuple[Metric, ...] = (
         _MODEL,
     ),
     Metric(
+        "apparate_adaptation_wanted",
+        "gauge",
+        "1 unless adaptation is paused, or the policy is never: exits are meant to open.",
+        _MODEL,
+    ),
+    Metric("apparate_window_records", "gauge", "Feedback records in the window.", _MODEL),
+    Metric(
         "apparate_controller_errors",
         "counter",
         "Failures: redis, kubernetes, controller, unexpected.",
@@ -115,6 +175,15 @@ CONTROLLER: tuple[Metric, ...] = (
     Metric("apparate_status_writes", "counter", "Writes of the controller's share of the model's status.", _MODEL),
     Metric("apparate_leader", "gauge", "1 while this controller adapts; another one does when it is 0."),
     Metric("apparate_redis_eviction_risk", "gauge", "1 when Redis may evict streams."),
+    Metric("apparate_redis_up", "gauge", "1 when Redis answered when it was last looked at."),
+    Metric("apparate_redis_answer_seconds", "gauge", "How long Redis took to answer then."),
+    Metric("apparate_redis_used_memory_bytes", "gauge", "Memory that Redis uses; none where INFO is forbidden."),
+    Metric("apparate_redis_memory_limit_bytes", "gauge", "Its maxmemory; 0: no limit."),
+    Metric(
+        "apparate_redis_certificate_expiry_timestamp_seconds",
+        "gauge",
+        "When the certificate ends that Redis shows over TLS; 0 without TLS.",
+    ),
 )
 
 OPERATOR: tuple[Metric, ...] = (
@@ -124,6 +193,21 @@ OPERATOR: tuple[Metric, ...] = (
     Metric("apparate_operator_reconciles", "counter", "Looks at a model: done, api, unexpected.", ("result",)),
     Metric("apparate_operator_reconcile_seconds", "histogram", "Time of one look at a model.", (), LATENCY_S),
     Metric("apparate_operator_writes", "counter", "Writes to the Kubernetes API, by kind and verb.", ("kind", "verb")),
+    Metric(
+        "apparate_operator_kubernetes_errors",
+        "counter",
+        "Calls on the Kubernetes API that failed, by verb and HTTP status; 0: no answer. 404 and 409 are in the normal "
+        "course of things.",
+        ("verb", "code"),
+    ),
+    Metric(
+        "apparate_model_condition",
+        "gauge",
+        "The operator's conditions of each model with their reason: 1 True, 0 False. Only at the replica that acts.",
+        (*_MODEL, "type", "reason"),
+    ),
+    Metric("apparate_model_replicas", "gauge", "Workers that each model has.", _MODEL),
+    Metric("apparate_model_ready_replicas", "gauge", "Those of them that are ready.", _MODEL),
     Metric("apparate_operator_last_event_timestamp_seconds", "gauge", "When a watch last told of a change.", ("kind",)),
     Metric("apparate_operator_last_resync_timestamp_seconds", "gauge", "When everything was last listed."),
     Metric("apparate_operator_missed_changes", "counter", "Changes that a list found and no watch told.", ("kind",)),

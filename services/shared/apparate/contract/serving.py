@@ -16,6 +16,12 @@ class Slo(Shape):
     """Latency objective."""
 
     latency_ms: float = Field(gt=0, le=3_600_000, description="Answers are wanted within this many milliseconds.")
+    target: float = Field(
+        default=0.99,
+        ge=0.5,
+        lt=1,
+        description="Share of answers wanted within it; alerts tell when what is left of the rest burns too fast.",
+    )
 
 
 class HttpProtocol(Shape):

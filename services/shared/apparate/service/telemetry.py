@@ -10,7 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    Summary,
+    generate_latest,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from apparate.contract.metrics import Metric
@@ -21,13 +29,14 @@ LOG_EVERY_S = 10.0  # between lines of one kind, when something fails again and 
 
 
 class Telemetry:
-    """The metric objects of one process, by name, in a registry of its own."""
+    """The metric objects of one process, by name, in a registry of its own; and the library's process_*."""
 
     def __init__(self, metrics: tuple[Metric, ...], constant: dict[str, str] | None = None) -> None:
         self.registry = CollectorRegistry()
         self._constant = constant or {}
         self._labels = {m.name: m.labels for m in metrics}
         self._objects = {m.name: self._build(m) for m in metrics}
+        ProcessCollector(registry=self.registry)
 
     def _build(self, metric: Metric) -> Any:
         labels = (*self._constant, *metric.labels)
@@ -35,6 +44,8 @@ class Telemetry:
             return Counter(metric.name, metric.help, labels, registry=self.registry)
         if metric.kind == "gauge":
             return Gauge(metric.name, metric.help, labels, registry=self.registry)
+        if metric.kind == "summary":
+            return Summary(metric.name, metric.help, labels, registry=self.registry)
         return Histogram(metric.name, metric.help, labels, buckets=metric.buckets, registry=self.registry)
 
     def __call__(self, name: str, **labels: str) -> Any:
@@ -48,6 +59,10 @@ class Telemetry:
         for name, metric in self._objects.items():
             if labels.keys() <= set(self._labels[name]):
                 metric.remove_by_labels(labels)
+
+    def drop(self, name: str, **labels: str) -> None:
+        """Drop the series of one metric that have these labels."""
+        self._objects[name].remove_by_labels(labels)
 
     def render(self) -> bytes:
         """The text exposition for /metrics."""
