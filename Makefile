@@ -52,6 +52,7 @@ cluster-tools: setup ## Build Kubernetes, etcd, helm and kwok from pinned Go mod
 
 test-tools: setup ## The part of them that tests need
 	@$(CLUSTER).build --tests --links $(TOOLS)
+	@$(CLUSTER).prometheus # and Prometheus, for tests of alerts
 
 control-plane: test-tools ## Run a Kubernetes API on loopback until Ctrl-C
 	@$(CLUSTER)

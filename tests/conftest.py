@@ -15,10 +15,11 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests share few cores
 
 from apparate.service.redis_server import NoRedisServer, find
+from apparate_cluster import prometheus
 from support import kube, node
 from support.redis import RedisServer, a_redis_server
 
-TIERS = ("redis", "cluster", "e2e", "gpu")
+TIERS = ("redis", "prometheus", "cluster", "e2e", "gpu")
 REQUIRED = frozenset(filter(None, os.environ.get("EEM_TEST_REQUIRE", "").split(",")))
 
 
@@ -29,6 +30,8 @@ def missing(tier: str) -> str:
             find()
         except NoRedisServer as error:
             return str(error)
+    if tier == "prometheus":
+        return prometheus.missing()
     if tier == "gpu":
         import torch
 

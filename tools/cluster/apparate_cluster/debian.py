@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 LOCKED_FOR_S = 120  # a fresh machine may be at its own updates
 
@@ -32,8 +33,17 @@ def install(packages: Sequence[str]) -> str:
     return f"apt-get install {' '.join(packages)} failed:\n{answer.stderr.strip()}" if answer.returncode else ""
 
 
-def apt(*arguments: str) -> subprocess.CompletedProcess[str]:
+def download(packages: Sequence[str], folder: Path) -> str:
+    """Put the files of packages into a folder, and install nothing; why it failed, or nothing."""
+    answer = apt("download", *packages, folder=folder)
+    if answer.returncode:
+        apt("update")
+        answer = apt("download", *packages, folder=folder)
+    return f"apt-get download {' '.join(packages)} failed:\n{answer.stderr.strip()}" if answer.returncode else ""
+
+
+def apt(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run apt-get, which asks nothing and waits for who holds its lock."""
     command = ["apt-get", "--quiet", "--yes", "-o", f"DPkg::Lock::Timeout={LOCKED_FOR_S}", *arguments]
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "PATH": search_path()}
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
