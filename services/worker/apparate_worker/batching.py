@@ -1,7 +1,8 @@
-"""Requests wait here and leave as batches: by size, by age, in order of arrival.
+"""Requests wait here and leave as batches: each class in order of arrival, the low one behind the high one.
 
 The event loop puts, the device thread takes: one hop between a request's arrival and its pass, and none when the device
-is idle. Whoever is cancelled or out of time while waiting is dropped before the pass.
+is idle. Whoever is cancelled or out of time while waiting is dropped before the pass. When a batch is due, and how
+large it is, is the policy's business (`policies.py`); who may wait is that of `admission.py`.
 """
 
 from __future__ import annotations
@@ -21,12 +22,19 @@ import numpy.typing as npt
 from apparate.contract.resource import TensorSpec
 from apparate.feedback import FINAL
 from apparate.plan import newest
-from apparate_worker.errors import InvalidRequest, NotReady, QueueFull, WorkerError
+from apparate_worker.admission import HIGH, LOW, Admission
+from apparate_worker.errors import NotReady, WorkerError
+from apparate_worker.passtimes import PassTimes
+from apparate_worker.policies import Policy, SizeAge
+from apparate_worker.pressure import Pressure, Stage
 from apparate_worker.release import Limits
 
 Array = npt.NDArray[Any]
 ALIGNMENT = 64  # bytes
-SWEEP_ABOVE = 64  # dropped items that may stay in the queue before it is rebuilt; they hold their tensors
+SWEEP_ABOVE = 64  # dropped requests that may stay in a queue before it is rebuilt; they hold their tensors
+LOW_ONE_IN = 16  # rows that start while both classes wait: the low one moves on, and costs the high one a sixteenth
+LOW_SHARE = 0.5  # of the queue that the low class may fill
+UNKNOWN_S = 1e-3  # of a pass per row, where nobody has measured
 
 
 class Pending:
@@ -38,6 +46,7 @@ class Pending:
     __slots__ = (
         "arrived",
         "count",
+        "deadline",
         "dropped",
         "exits",
         "future",
@@ -46,12 +55,25 @@ class Pending:
         "left",
         "limits",
         "logits",
+        "priority",
         "revision",
         "taken",
     )
 
-    def __init__(self, inputs: Mapping[str, Array], count: int, future: asyncio.Future[None], arrived: float) -> None:
+    def __init__(
+        self,
+        inputs: Mapping[str, Array],
+        count: int,
+        future: asyncio.Future[None],
+        arrived: float,
+        *,
+        priority: int = HIGH,
+        deadline: float = math.inf,
+    ) -> None:
+        """priority: HIGH or LOW. deadline: an answer is of no use after it, on the clock of `arrived`; a timer of the
+        caller drops the request then."""
         self.inputs, self.count, self.future, self.arrived = inputs, count, future, arrived
+        self.priority, self.deadline = priority, deadline
         self.taken = 0
         """Items that the device has; written under the batcher's lock."""
         self.dropped = False
@@ -90,16 +112,113 @@ class Item:
     index: int
 
 
+class Line:
+    """Requests of one class in order of arrival, each until its last item is taken. Used under the batcher's lock."""
+
+    __slots__ = ("gone", "most", "requests", "waiting")
+
+    def __init__(self, most: int) -> None:
+        self.requests: deque[Pending] = deque()
+        self.most, self.waiting = most, 0
+        """Items: how many may wait, and how many do."""
+        self.gone = 0
+        """Requests among `requests` that were dropped."""
+
+    def drop(self, request: Pending) -> int:
+        """Forget what still waits of a request; how many items that was."""
+        left = request.count - request.taken
+        request.dropped = True
+        if left:
+            self.waiting -= left
+            self.gone += 1
+            if self.gone > SWEEP_ABOVE + len(self.requests) - self.gone:
+                self.requests = deque(one for one in self.requests if not one.dropped)
+                self.gone = 0
+        return left
+
+    def head(self) -> Pending | None:
+        """The oldest request."""
+        requests = self.requests
+        while requests and requests[0].dropped:
+            requests.popleft()
+            self.gone -= 1
+        return requests[0] if requests else None
+
+    def take(self, rows: int, into: list[Item]) -> None:
+        """Append up to `rows` items."""
+        requests, before = self.requests, len(into)
+        room = rows
+        while room > 0 and requests:
+            request = requests[0]
+            if request.dropped:
+                self.gone -= 1
+            elif request.count == 1:
+                request.taken = 1
+                into.append(Item(request, 0))
+                room -= 1
+            else:
+                first = request.taken
+                last = request.taken = min(first + room, request.count)
+                into.extend([Item(request, i) for i in range(first, last)])
+                room -= last - first
+                if last < request.count:
+                    break
+            requests.popleft()
+        self.waiting -= len(into) - before
+
+    def newest(self, items: int) -> list[Pending]:
+        """Requests, newest first, that have so many items together and have not begun; empty when there are fewer."""
+        found, short = [], items
+        for request in reversed(self.requests):
+            if short <= 0 or request.taken:
+                break
+            if not request.dropped:
+                found.append(request)
+                short -= request.count
+        return found if short <= 0 else []
+
+    def clear(self) -> list[Pending]:
+        """Forget all; those that were waiting."""
+        left = [request for request in self.requests if not request.dropped]
+        self.requests.clear()
+        self.waiting = self.gone = 0
+        return left
+
+
 class Batcher:
-    """The queue. `put` and `drop` from the event loop, `take` from the device thread."""
+    """The queue. `put` and `drop` from the event loop, `take` and `took` from the device thread.
+
+    times      how long passes take; by default a guess that passes correct
+    policy     by default SizeAge
+    low_share  of the queue, that the low class may fill
+    changed    to be told of changes together with other batchers; by default one of its own
+    """
 
     def __init__(
-        self, *, max_batch: int, max_delay_s: float, max_queue: int, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        max_batch: int,
+        max_delay_s: float,
+        max_queue: int,
+        times: PassTimes | None = None,
+        policy: Policy | None = None,
+        low_share: float = LOW_SHARE,
+        pressure: Pressure | None = None,
+        changed: threading.Condition | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._max_batch, self._max_delay_s, self._max_queue, self._clock = max_batch, max_delay_s, max_queue, clock
-        self._changed = threading.Condition()
-        self._items: deque[Item] = deque()
-        self._waiting = 0
+        times = times or PassTimes([UNKNOWN_S * rows for rows in range(max_batch + 1)])
+        self.policy: Policy = policy or SizeAge(times, max_batch, max_delay_s)
+        self.pressure = pressure or Pressure()
+        self._clock, self._times = clock, times
+        self._changed = changed or threading.Condition()
+        self._max_queue = max_queue
+        self._lines = (Line(max_queue), Line(max(1, int(max_queue * low_share))))
+        self.admission = Admission(self._lines, max_queue, times, self.pressure)
+        self._waiting = self._turn = 0
+        self._hurried = False
+        self._running: tuple[int, float] | None = None
+        """Rows of the batch that was taken last and when, until it is known how long it took."""
         self._closed: WorkerError | None = None
 
     @property
@@ -107,79 +226,132 @@ class Batcher:
         """Items that wait for a pass."""
         return self._waiting
 
+    @property
+    def crowd(self) -> bool:
+        """Whether a whole batch waits."""
+        return self._waiting >= self.policy.most
+
+    @property
+    def closed(self) -> bool:
+        """Whether everything is refused."""
+        return self._closed is not None
+
     def put(self, request: Pending) -> None:
-        """Queue every item of a request. Raises QueueFull, InvalidRequest for one that can never fit, NotReady."""
-        if request.count > self._max_queue:
-            raise InvalidRequest(f"the request has {request.count} items, the queue holds {self._max_queue}")
+        """Queue every item of a request. Raises Overloaded, InvalidRequest for one that can never fit, NotReady."""
+        count, line, shed = request.count, self._lines[request.priority], None
         with self._changed:
             if self._closed is not None:
                 raise self._closed
-            if self._waiting + request.count > self._max_queue:
-                raise QueueFull(f"{self._waiting} requests wait, {self._max_queue} may wait; try again later")
-            self._items.extend(Item(request, i) for i in range(request.count))
-            self._waiting += request.count
+            if self.policy.refuses:
+                self.admission.check(request, self._busy_s, self.policy.most, self._clock())
+            if self._waiting + count > self._max_queue or line.waiting + count > line.most:
+                shed = self.admission.make_room(request, self.policy.most)
+                for one in shed:
+                    self._waiting -= self._lines[LOW].drop(one)
+            line.requests.append(request)
+            line.waiting += count
+            self._waiting += count
             self._changed.notify()
+        for one in shed or ():
+            one.fail(self.admission.shed(one, self.policy.most))
 
     def drop(self, request: Pending) -> None:
         """Forget what still waits of a request whose client no longer does."""
         with self._changed:
-            if request.dropped:
-                return
-            request.dropped = True
-            self._waiting -= request.count - request.taken
-            if len(self._items) - self._waiting > SWEEP_ABOVE + self._waiting:
-                self._items = deque(item for item in self._items if not item.request.dropped)
+            if not request.dropped:
+                self._waiting -= self._lines[request.priority].drop(request)
 
     def take(self, timeout_s: float) -> list[Item] | None:
-        """The next batch, oldest first, once it is due; empty after `timeout_s` without one, None once closed."""
-        give_up = self._clock() + timeout_s
+        """The next batch once it is due; empty after `timeout_s` without one, None once closed."""
+        now = self._clock()
+        if self._running is not None:
+            rows, since = self._running
+            self.took(rows, now - since)
+        give_up = now + timeout_s
         with self._changed:
             while self._closed is None:
-                now = self._clock()
-                due_s = self._due_s(now)
+                due_s = self.due_s(now)
                 if due_s is not None and due_s <= 0:
-                    return self._pop()
+                    return self._pop(now)
                 if now >= give_up:
                     return []
                 self._changed.wait(min(give_up - now, due_s if due_s is not None else timeout_s))
+                now = self._clock()
             return None
+
+    def took(self, rows: int, seconds: float) -> None:
+        """Note how long a batch kept the device. Not called, the time until the next `take` is taken for it."""
+        self._running = None
+        self.policy.took(rows, seconds)
 
     def due(self) -> bool:
         """Whether `take` would give a batch at once."""
         if not self._waiting:
             return False  # without the lock: this is asked between segments
         with self._changed:
-            due_s = self._due_s(self._clock())
+            due_s = self.due_s(self._clock())
             return due_s is not None and due_s <= 0
 
-    def _due_s(self, now: float) -> float | None:
-        """Seconds until a batch may start; None while nobody waits."""
+    def due_s(self, now: float) -> float | None:
+        """Seconds until a batch may start; None while nobody waits. Under the lock."""
         if not self._waiting:
             return None
-        if self._waiting >= self._max_batch:
+        policy = self.policy
+        if not policy.waits or self._hurried or self._waiting >= policy.most:
             return 0.0
-        while self._items[0].request.dropped:
-            self._items.popleft()
-        if self._max_delay_s <= 0:
-            return 0.0
-        return self._items[0].request.arrived + self._max_delay_s - now
+        return policy.due(self._oldest(), self._waiting, now) - now
 
-    def _pop(self) -> list[Item]:
+    def _oldest(self) -> Pending:
+        """Who has waited longest. There must be one."""
+        high, low = self._lines[HIGH].head(), self._lines[LOW].head()
+        if high is None or (low is not None and low.arrived < high.arrived):
+            high = low
+        assert high is not None
+        return high
+
+    def _pop(self, now: float) -> list[Item]:
+        high, low = self._lines
         batch: list[Item] = []
-        while self._items and len(batch) < self._max_batch:
-            item = self._items.popleft()
-            if not item.request.dropped:
-                item.request.taken += 1
-                batch.append(item)
+        rows = self._rows(now) if self.policy.refuses else self.policy.most
+        if not low.waiting:
+            high.take(rows, batch)
+        elif high.waiting:
+            self._turn += rows
+            of_low, self._turn = divmod(self._turn, LOW_ONE_IN)
+            high.take(rows - min(of_low, low.waiting), batch)
+        if low.waiting and len(batch) < rows:
+            low.take(rows - len(batch), batch)
         self._waiting -= len(batch)
+        self._running = (len(batch), now)
+        crowd = self._waiting >= self.policy.most
+        self._hurried = crowd or (self._hurried and self._waiting > 0)
+        if crowd:
+            self.pressure.note(Stage.SHORT_WAITS)
         return batch
+
+    def _rows(self, now: float) -> int:
+        """Rows that the oldest can afford, once who can no longer be in time has gone, while others wait who can.
+
+        A timer answers those at their deadline."""
+        least = now + self._times.of(1)
+        for line in self._lines:
+            while (head := line.head()) is not None and head.deadline < least:
+                if self._waiting <= head.count - head.taken:
+                    break
+                self._waiting -= line.drop(head)
+        return self.policy.rows(self._oldest(), self._waiting, now)
+
+    @property
+    def _busy_s(self) -> float:
+        """Seconds until the device is free, as far as is known."""
+        running = self._running
+        return max(0.0, running[1] + self._times.of(running[0]) - self._clock()) if running is not None else 0.0
 
     def close(self, error: WorkerError | None = None) -> list[Pending]:
         """Refuse everything from now on; the requests that were waiting, once each, for the caller to answer."""
         with self._changed:
             self._closed = error or NotReady("the worker is stopping")
-            left = list({id(item.request): item.request for item in self._items if not item.request.dropped}.values())
-            self._items.clear()
+            left = [request for line in self._lines for request in line.clear()]
             self._waiting = 0
             self._changed.notify()
         return left

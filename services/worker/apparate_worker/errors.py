@@ -4,7 +4,10 @@ WorkerError
 ├── InvalidRequest     400  INVALID_ARGUMENT     the request cannot be understood or does not fit the model
 ├── UnknownModel       404  NOT_FOUND            another model or version than the one served here
 ├── TooLarge           413  RESOURCE_EXHAUSTED   a body above the limit
-├── QueueFull          429  RESOURCE_EXHAUSTED   too many requests wait; comes with Retry-After
+├── Overloaded         429  RESOURCE_EXHAUSTED   more comes than can be served; with Retry-After, from what waits
+│   ├── QueueFull      429  RESOURCE_EXHAUSTED   as many requests wait as may wait
+│   ├── LowClassShed   429  RESOURCE_EXHAUSTED   a request of the low class gave way
+│   └── WouldBeLate    429  RESOURCE_EXHAUSTED   an answer would come after the request's deadline
 ├── InferenceFailed    500  INTERNAL             the model raised on this request
 ├── NotReady           503  UNAVAILABLE          starting, draining, or the device is gone
 └── DeadlinePassed     504  DEADLINE_EXCEEDED    no answer within the time limit
@@ -12,9 +15,12 @@ WorkerError
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import grpc
+
+LEAST_WAIT_S, LONGEST_WAIT_S = 0.05, 60.0  # that a client is told to stay away under overload
 
 
 class WorkerError(Exception):
@@ -22,7 +28,10 @@ class WorkerError(Exception):
 
     status: ClassVar[int] = 500
     code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
-    retry_after_s: ClassVar[int | None] = None
+    retry_after_s: int | None = None
+    """Whole seconds after which a client may try again."""
+    retry_after_ms: int | None = None
+    """The same, as precisely as is known; None: not more precisely."""
 
 
 class InvalidRequest(WorkerError):
@@ -46,12 +55,38 @@ class TooLarge(WorkerError):
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-class QueueFull(WorkerError):
-    """As many requests wait as may wait."""
+class Overloaded(WorkerError):
+    """More comes than can be served. Not 503: the worker is well, and a proxy must not take it out for this."""
 
     status = 429
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    retry_after_s = 1  # a full queue at default limits drains in about this time
+    reason: ClassVar[str] = "overloaded"
+    """In metrics."""
+
+    def __init__(self, message: str, wait_s: float = 1.0) -> None:
+        """wait_s: from now, until a request like this may be served."""
+        super().__init__(message)
+        wait_s = min(max(wait_s, LEAST_WAIT_S), LONGEST_WAIT_S)
+        self.retry_after_s = math.ceil(wait_s)
+        self.retry_after_ms = math.ceil(wait_s * 1e3)
+
+
+class QueueFull(Overloaded):
+    """As many requests wait as may wait."""
+
+    reason = "queue_full"
+
+
+class LowClassShed(Overloaded):
+    """A request of the low class gave way."""
+
+    reason = "low_class"
+
+
+class WouldBeLate(Overloaded):
+    """An answer would come after the request's deadline."""
+
+    reason = "would_be_late"
 
 
 class InferenceFailed(WorkerError):

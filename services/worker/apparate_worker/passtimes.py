@@ -1,0 +1,67 @@
+"""How long a pass of so many rows occupies the device: the catalog's profile, corrected by what passes really take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from apparate.catalog import RampCatalog
+
+UP, DOWN = 1.08, 0.98  # a step up is four of those down: the estimate settles where four of five passes are shorter
+FREE = 1.02  # a larger size that takes at most so much longer costs nothing
+
+
+class PassTimes:
+    """Seconds by rows. What is measured moves the estimate of its size by a step, so that one slow pass does little.
+
+    Sizes that have not been measured yet follow the profile, and move with those that have been.
+    Written by the device thread, read by any.
+    """
+
+    def __init__(self, profile_s: Sequence[float]) -> None:
+        """profile_s: [rows + 1], its first entry for no row."""
+        if len(profile_s) < 2 or min(profile_s[1:]) <= 0:
+            raise ValueError(f"the profile is {list(profile_s)!r:.80}, must have a positive time for one row and more")
+        self._profile = list(profile_s)
+        self._measured = [0.0] * len(self._profile)
+        self._scale = 1.0
+
+    @classmethod
+    def of_catalog(cls, catalog: RampCatalog, most: int) -> PassTimes:
+        """From a profile, up to `most` rows: by straight lines between profiled sizes, in proportion beyond."""
+        sizes = np.array(catalog.batch_sizes, float)
+        wanted = np.arange(most + 1, dtype=float)
+        times = np.interp(wanted, sizes, catalog.full_ms) * np.maximum(wanted / sizes[-1], 1.0)
+        return cls((times / 1e3).tolist())
+
+    def of(self, rows: int) -> float:
+        """Seconds of a pass of `rows`, from 1 to the most."""
+        return self._measured[rows] or self._profile[rows] * self._scale
+
+    def took(self, rows: int, seconds: float) -> None:
+        """Note a pass."""
+        before = self.of(rows)
+        step = UP if seconds > before else DOWN
+        self._measured[rows] = before * step
+        self._scale *= step
+
+    def of_all(self, items: int, most: int) -> float:
+        """Seconds to run `items` in passes of at most `most` rows."""
+        whole, rest = divmod(items, most)
+        return whole * self.of(most) + (self.of(rest) if rest else 0.0)
+
+
+def padded_sizes(catalog: RampCatalog, most: int, *, pads: bool) -> list[int]:
+    """[most + 1] rows that a pass of so many requests is filled up to.
+
+    pads: whether the device gains by meeting few different sizes; else each stays as it is. Then a pass takes the next
+    profiled size, where the profile says that it takes no longer than the one below.
+    """
+    sizes, found = [size for size in catalog.batch_sizes if size <= most], list(range(most + 1))
+    for below, size in pairwise(sizes):
+        at = catalog.batch_sizes.index(size)
+        if pads and catalog.full_ms[at] <= FREE * catalog.full_ms[at - 1]:
+            found[below + 1 : size] = [size] * (size - below - 1)
+    return found
