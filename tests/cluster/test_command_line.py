@@ -155,3 +155,20 @@ def test_kubectl_finds_it(objects, tmp_path: Path):
     environ = {**objects.cluster.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60)
     assert json.loads(done.stdout)[0]["plan"]["revision"] == 7
+
+
+def test_the_doctor_tells_what_an_installation_lacks(objects, cluster, capsys):
+    assert run(["doctor", *cluster, "-o", "json"]) == 1
+    found = {one["check"]: one for one in json.loads(capsys.readouterr().out)}
+    assert [found[name]["verdict"] for name in ("API server", "CRD", "your rights")] == ["ok"] * 3
+    assert (found["pods of operator"]["verdict"], found["pods of operator"]["told"]) == ("fail", "there are none")
+    assert "no controller" in found["controller"]["told"]
+    assert "PlanDelivered: Delivering" in found[f"model {objects.namespace}/m"]["told"]
+
+
+def test_the_doctor_tells_that_an_api_server_does_not_answer(objects, tmp_path, capsys):
+    path = tmp_path / "kubeconfig"
+    path.write_text(objects.cluster.kubeconfig.read_text().replace(objects.cluster.url, "https://127.0.0.1:1"))
+    assert run(["doctor", "--kubeconfig", str(path), "-o", "json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["check"], found["verdict"]) == ("API server", "fail")

@@ -170,6 +170,14 @@ def metrics_page(services: Mapping[str, Sequence[Metric]]) -> str:
     return "".join(parts)
 
 
+EXIT_STATUSES = (
+    ("0", "done; for `serve`: it ended as asked and every request had its answer"),
+    ("1", "it failed: something is not there, does not answer, or a check of `doctor` found a fault"),
+    ("2", "the input is to blame: an option, a document, a file, a name"),
+    ("130", "ended by Ctrl-C"),
+)
+
+
 def command_page() -> str:
     """Subcommands with their arguments and options."""
     import typer.main
@@ -180,8 +188,10 @@ def command_page() -> str:
     commands: Mapping[str, Any] = group.commands  # type: ignore[attr-defined]  # a group has it
     parts = [
         "# The `apparate` command\n\n",
-        "Errors are one line on stderr; exit status 2 means the input is to blame, 1 that it failed. "
-        "`-v` anywhere adds the traceback.\n",
+        "Errors are one line on stderr, with the next step where there is one; `-v` anywhere adds the traceback. "
+        "Answers go to stdout: `-o json` or `-o yaml` for programs. `source <(apparate completion bash)` completes "
+        "subcommands and options; as `kubectl apparate` there are those that work on a cluster.\n\n",
+        table(("exit status", "meaning"), EXIT_STATUSES),
     ]
     for name in SUBCOMMANDS:
         command = commands[name]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import typer
-from typer.completion import completion_init
+from typer._completion_classes import completion_init
 
 from apparate.cli.errors import BAD_INPUT, FAILED, CommandError
 
@@ -81,6 +81,9 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "apparate.cli.control:rollback_command", "Put an earlier plan of a model in force again.", cluster=True
     ),
     "replay": Subcommand("apparate.cli.replay:replay_command", "Tune thresholds on a recording, without serving."),
+    "doctor": Subcommand(
+        "apparate.cli.doctor:doctor_command", "Look for the usual faults of an installation.", cluster=True
+    ),
     "completion": Subcommand("apparate.cli.completion:completion_command", "Completion for a shell, to be evaluated."),
     "version": Subcommand("apparate.cli.status:version_command", "The version of this installation.", cluster=True),
 }

@@ -11,7 +11,7 @@ from apparate.cli.target import Json, key_of
 
 MANAGER = "apparate-cli"
 CONFLICTS = 5
-CONTROLLER = "app.kubernetes.io/name=apparate,app.kubernetes.io/component=controller"
+CONTROLLER = "app.kubernetes.io/part-of=apparate,app.kubernetes.io/component=controller"
 TIMEOUT_S = 20.0  # what-if tries many budgets
 
 
@@ -19,7 +19,7 @@ class ClusterTarget:
     """The EarlyExitModels of a cluster."""
 
     def __init__(self, client: Any, namespace: str) -> None:
-        self._client, self._namespace = client, namespace
+        self.client, self._namespace = client, namespace
 
     @classmethod
     def connect(cls, namespace: str, context: str, kubeconfig: str, everywhere: bool) -> ClusterTarget:
@@ -38,7 +38,7 @@ class ClusterTarget:
         from apparate.service.kube import NOT_FOUND, KubeError, models_path
 
         try:
-            found = self._client.call("GET", models_path(self._namespace))
+            found = self.client.call("GET", models_path(self._namespace))
         except KubeError as error:
             if error.status != NOT_FOUND:
                 raise
@@ -87,15 +87,18 @@ class ClusterTarget:
         """See Target. The API server forwards it to the controller, if this user may `get services/proxy`."""
         from apparate.service.kube import KubeError
 
-        asked = f"{self._controller()}/v1/models/{key}/{question}".rstrip("/")
         try:
-            return bytes(self._client.fetch(asked, timeout_s=TIMEOUT_S))
+            return self.controllers(f"/v1/models/{key}/{question}".rstrip("/"))
         except KubeError as error:
             raise CommandError(f"the controller could not be asked through the API server: {error}") from None
 
+    def controllers(self, path: str) -> bytes:
+        """What the controller answers at a path. Raises KubeError, and CommandError when there is not one of it."""
+        return bytes(self.client.fetch(f"{self._controller()}{path}", timeout_s=TIMEOUT_S))
+
     def _controller(self) -> str:
         """Where the API server forwards to the controller. Raises CommandError."""
-        found = self._client.call("GET", "/api/v1/services", query={"labelSelector": CONTROLLER})["items"]
+        found = self.client.call("GET", "/api/v1/services", query={"labelSelector": CONTROLLER})["items"]
         if len(found) != 1:
             places = ", ".join(f"{one['metadata']['namespace']}/{one['metadata']['name']}" for one in found)
             what = f"{len(found)} controllers ({places})" if found else "no controller"
@@ -108,7 +111,7 @@ class ClusterTarget:
 
         namespace, _, short = name.rpartition("/")
         try:
-            found: Json = self._client.call("GET", model_path(namespace or self._namespace or "default", short))
+            found: Json = self.client.call("GET", model_path(namespace or self._namespace or "default", short))
         except KubeError as error:
             if error.status != NOT_FOUND:
                 raise
@@ -120,7 +123,7 @@ class ClusterTarget:
         from apparate.service.kube import MERGE, model_path
 
         path = model_path(*key.split("/")) + part
-        self._client.call("PATCH", path, query={"fieldManager": MANAGER}, body=body, content_type=MERGE)
+        self.client.call("PATCH", path, query={"fieldManager": MANAGER}, body=body, content_type=MERGE)
 
 
 def described(thing: Json) -> Json:

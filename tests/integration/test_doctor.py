@@ -1,0 +1,105 @@
+"""`apparate doctor` on this machine: a real Redis with the usual faults, a controller's own words."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+import pytest
+import redis
+
+from apparate.cli.main import run
+
+pytestmark = pytest.mark.redis
+
+
+def looked(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, tuple[str, str]]]:
+    status = run(["doctor", *argv, "-o", "json"])
+    return status, {one["check"]: (one["verdict"], one["told"]) for one in json.loads(capsys.readouterr().out)}
+
+
+@pytest.fixture
+def configured(redis_server: str) -> Iterator[redis.Redis]:
+    """A client of the server; what is configured by it ends with the test."""
+    with redis.Redis.from_url(redis_server) as client:
+        before = {name: client.config_get(name)[name] for name in ("maxmemory", "maxmemory-policy")}
+        yield client
+        for name, value in before.items():
+            client.config_set(name, value)
+
+
+def test_a_redis_as_it_should_be_passes(redis_server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = looked(["--redis-url", redis_server], capsys)
+    assert status == 0
+    assert [found[name][0] for name in ("redis policy", "clock of redis", "redis memory")] == ["ok"] * 3
+
+
+def test_a_redis_that_throws_streams_away_fails(
+    configured: redis.Redis, redis_server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configured.config_set("maxmemory-policy", "allkeys-lru")
+    status, found = looked(["--redis-url", redis_server], capsys)
+    assert (status, found["redis policy"]) == (1, ("fail", "maxmemory-policy is allkeys-lru"))
+
+
+def test_a_redis_that_is_nearly_full_is_told(
+    configured: redis.Redis, redis_server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configured.config_set("maxmemory", int(configured.info()["used_memory"] * 1.1))
+    assert looked(["--redis-url", redis_server], capsys)[1]["redis memory"][0] == "warn"
+
+
+def test_a_redis_that_does_not_answer_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = looked(["--redis-url", "redis://127.0.0.1:1"], capsys)
+    assert (status, found["redis"][0]) == (1, "fail")
+    assert "does not answer" in found["redis"][1]
+
+
+class Unready(BaseHTTPRequestHandler):
+    """A controller that cannot read feedback, on a machine whose clock is an hour ahead."""
+
+    late_s = 0.0
+    status = 503
+    answer: ClassVar[dict[str, Any]] = {"status": "failing", "problems": {"default/m": "Redis does not answer"}}
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return formatdate((timestamp or time.time()) + self.late_s, usegmt=True)
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(json.dumps(self.answer).encode())
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+class Ahead(Unready):
+    late_s, status, answer = 3600.0, 200, {"status": "ok", "problems": {}}
+
+
+@pytest.fixture
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), request.param)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("address", [Unready], indirect=True)
+def test_what_a_controller_says_of_itself_is_told(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = looked(["--url", address], capsys)
+    assert (status, found["controller: default/m"]) == (1, ("fail", "Redis does not answer"))
+
+
+@pytest.mark.parametrize("address", [Ahead], indirect=True)
+def test_a_clock_that_is_off_is_told(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = looked(["--url", address], capsys)
+    assert (status, found["clock of the controller"][0]) == (0, "warn")
+    assert found["clock of the controller"][1].startswith(("3599", "3600"))
