@@ -65,11 +65,9 @@ def strategy(model: EarlyExitModel) -> Json:
 
 def _settings_digest(model: EarlyExitModel) -> str:
     """What a worker reads once; a change of it restarts the workers, one after the other."""
-    read_at_start = model.spec.serving.model_dump(
-        mode="json",
-        exclude_defaults=True,
-        exclude={"replicas", "rollout", "slo", "template", "resources", "gpu", "image", "load_timeout_seconds"},
-    )
+    watched = {"replicas", "slo", "mode", "compact"}
+    others = {"rollout", "template", "resources", "gpu", "image", "load_timeout_seconds"}
+    read_at_start = model.spec.serving.model_dump(mode="json", exclude_defaults=True, exclude=watched | others)
     return digest(read_at_start)
 
 

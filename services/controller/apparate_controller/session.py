@@ -32,7 +32,9 @@ class ModelSession:
 
     def __post_init__(self) -> None:
         asked = self.spec.budget
-        self.budget = Budget(asked.accuracy_loss, asked.ramp_overhead, asked.confidence)
+        self.budget = Budget(
+            asked.accuracy_loss, asked.ramp_overhead, asked.confidence, self.spec.serving.checked_share
+        )
         self.window = FeedbackWindow(self.spec.adaptation.window, self.catalog.ramps)
         self.decisions: deque[tuple[int, Decision]] = deque(maxlen=DECISIONS_KEPT)
         self.observed = policy.Observed()

@@ -18,6 +18,7 @@ from apparate.adaptation.certified import CHECKED_SHARE, Tuned, chain_wrong
 from apparate.adaptation.cuts import ROUNDING_SLACK
 from apparate.adaptation.exits import Floats, Replay, replay
 from apparate.adaptation.ramps import choose_ramps, even_spacing, probe
+from apparate.adaptation.sampling import tuned_share
 from apparate.adaptation.thresholds import Method, tune
 from apparate.catalog import RampCatalog
 from apparate.feedback import FeedbackWindow, Records
@@ -43,6 +44,13 @@ class Budget:
     accuracy_loss: float = 0.01
     ramp_overhead: float = 0.02
     confidence: float = 0.95
+    checked_share: float = 1.0
+    """Least probability with which a batch is run to the end, so that its answers are checked."""
+
+    @property
+    def tuned_loss(self) -> float:
+        """The loss that plans are tuned to: less than the budget where guards book some for what is not checked."""
+        return self.accuracy_loss * tuned_share(self.checked_share)
 
 
 class Reason(StrEnum):
@@ -109,7 +117,7 @@ class Search:
 
     def run(self) -> tuple[int, ...]:
         """The set of ramps to propose to `decide`."""
-        return choose_ramps(self.records, self.catalog, self.budget.ramp_overhead, self.budget.accuracy_loss)
+        return choose_ramps(self.records, self.catalog, self.budget.ramp_overhead, self.budget.tuned_loss)
 
 
 def first_plan(catalog: RampCatalog, budget: Budget) -> Plan:
@@ -120,7 +128,7 @@ def first_plan(catalog: RampCatalog, budget: Budget) -> Plan:
 
 def least_records(budget: Budget) -> int:
     """Fewest records that tuning starts from: enough for a certificate with some to spare."""
-    checked = math.log(1.0 - budget.confidence) / math.log1p(-budget.accuracy_loss)  # without one disagreement
+    checked = math.log(1.0 - budget.confidence) / math.log1p(-budget.tuned_loss)  # without one disagreement
     return max(LEAST_RECORDS, math.ceil(LEAST_SPARE * checked / CHECKED_SHARE))
 
 
@@ -137,7 +145,7 @@ def contradicted(window: FeedbackWindow, plan: Plan, budget: Budget) -> bool:
     if not plan.exits_open:
         return False
     records = window.over(plan.active, newest=RECENT[-1])
-    return not uncontradicted(records, plan.thresholds[None], budget.accuracy_loss)[0]
+    return not uncontradicted(records, plan.thresholds[None], budget.tuned_loss)[0]
 
 
 def adjustment_due(window: FeedbackWindow, memory: Memory) -> bool:
@@ -193,7 +201,7 @@ def decide(
     if alarm:
         loss = f"{observed.loss:.2%} of {observed.samples} answers disagreed, {budget.accuracy_loss:.2%} allowed"
         return Decision(Reason.LOSS_ABOVE_BUDGET, f"alarm; {loss}; {told}", found, observed), memory
-    fine = bool(uncontradicted(records, plan.thresholds[None], budget.accuracy_loss)[0])
+    fine = bool(uncontradicted(records, plan.thresholds[None], budget.tuned_loss)[0])
     if not fine or abs(eased.saving - observed.saving) > WORTH_A_PLAN:
         return Decision(Reason.THRESHOLDS_TUNED, told, found, observed), memory
     return Decision(Reason.UNCHANGED, told, None, observed), memory
@@ -230,11 +238,11 @@ def tune_eased(
     Easing steps back along the tuner's chain of configurations, from the boldest it accepted towards all closed. It
     needs no fresh window, so it also is the first answer to an alarm.
     """
-    tuned = tune(records, catalog, active, max_loss=budget.accuracy_loss, method=method, confidence=budget.confidence)
+    tuned = tune(records, catalog, active, max_loss=budget.tuned_loss, method=method, confidence=budget.confidence)
     if method is not Method.CERTIFIED:
         return tuned, tuned.replay
     thresholds = tuned.chain.thresholds[: tuned.step + 1]
-    possible = np.flatnonzero(uncontradicted(records, thresholds, budget.accuracy_loss))
+    possible = np.flatnonzero(uncontradicted(records, thresholds, budget.tuned_loss))
     step = int(possible[-1]) if len(possible) else 0  # step 0 is all closed
     eased = tuned.replay if step == tuned.step else replay(records, thresholds[step], catalog, active)
     return tuned, eased

@@ -33,7 +33,7 @@ def reserve(share: float, confidence: float) -> float:
 
 def tuned_share(share: float) -> float:
     """Part of the budget that plans are tuned to: at a loss of that, what is booked is the budget on average."""
-    return 1.0 / (share * cost(share))
+    return 1.0 if share >= 1.0 else 1.0 / (share * cost(share))
 
 
 def _weight(share: float) -> float:

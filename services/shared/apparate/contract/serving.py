@@ -67,6 +67,19 @@ class Protocols(Shape):
     )
 
 
+class Compact(Shape):
+    """How the mode compact keeps the accuracy budget, of which it cannot see most answers."""
+
+    full_share: float = Field(
+        default=0.1,
+        ge=0.01,
+        le=1,
+        description="Probability with which a batch is run to the end all the same, so that its early answers are "
+        "checked (0.01..1). Less saves more, and takes longer to notice that answers have become worse: about "
+        "1 / fullShare times as long as the mode report.",
+    )
+
+
 class Rollout(Shape):
     """How workers are replaced when the model, the image or the pods change. Plans never restart a worker."""
 
@@ -83,10 +96,15 @@ class Serving(Shape):
     replicas: int = Field(
         default=1, ge=0, le=1000, description="Number of workers; with autoscaling only where it starts."
     )
-    mode: Literal["report"] = Field(
+    mode: Literal["report", "compact"] = Field(
         default="report",
-        description="report: an answer leaves at its ramp, the batch is computed to the end, throughput is unchanged.",
+        description="report: an answer leaves at its ramp, the batch is computed to the end, throughput is unchanged, "
+        "and every early answer is checked: budget.accuracyLoss holds for certain, also of any 1,000 answers in a row. "
+        "compact: answered rows are not computed further, which saves compute. Only batches drawn at random "
+        "(compact.fullShare) are checked, so budget.accuracyLoss holds for all answers of a worker since its start "
+        "with probability budget.confidence, and 1,000 answers in a row may hold more.",
     )
+    compact: Compact = Field(default=Compact(), description="For the mode compact.")
     max_batch: int = Field(
         default=8, ge=1, le=64, description="Most requests in one pass; also the largest profiled size."
     )
@@ -132,6 +150,12 @@ class Serving(Shape):
     resources: Resources = Field(default=Resources(), description="Requests and limits of each worker.")
     template: PodTemplate = Field(default=PodTemplate(), description="What is added to the worker pods.")
     rollout: Rollout = Field(default=Rollout(), description="How workers are replaced.")
+
+    @property
+    def checked_share(self) -> float:
+        """Least probability with which a batch is run to the end, so that its early answers are checked."""
+        return self.compact.full_share if self.mode == "compact" else 1.0
+
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "self.device != 'cpu' || !has(self.gpu)",
