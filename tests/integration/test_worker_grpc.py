@@ -39,6 +39,7 @@ async def test_an_early_answer_names_its_ramp_and_plan():
         filled(worker)
         answer = await stub(channel).ModelInfer(message(items(1)))
     found = {key: getattr(one, one.WhichOneof("parameter_choice")) for key, one in answer.parameters.items()}
+    assert 0 < found.pop("error_score") < 1
     assert found == {"exit_ramp": 1, "exit_layer": "ramp1", "plan_revision": 4}
 
 
@@ -59,7 +60,7 @@ async def test_health_and_metadata_say_what_is_served():
         assert (await service.ServerMetadata(pb.ServerMetadataRequest())).name == "apparate"
         model = await service.ModelMetadata(pb.ModelMetadataRequest(name="tiny", version="1"))
         assert (model.inputs[0].name, list(model.inputs[0].shape)) == ("x", [-1, 16])
-        assert [one.name for one in model.outputs] == ["logits", "label", "exit_ramp"]
+        assert [one.name for one in model.outputs] == ["logits", "label", "exit_ramp", "error_score"]
 
 
 def changed(**values):

@@ -46,6 +46,8 @@ async def test_an_early_answer_carries_its_ramps_scores_label_and_name():
     for k in (0, 1):
         state = prepared.model.advance(k, state)
     wanted = prepared.heads[1].logits(state.value).numpy()
+    error = 1 - float(torch.softmax(torch.from_numpy(wanted), 1).max())
+    assert answer["parameters"].pop("error_score") == pytest.approx(error, abs=1e-6)
     assert answer["parameters"] == {"plan_revision": 4, "exit_ramp": 1, "exit_layer": "ramp1"}
     assert (answer["id"], answer["outputs"][1]["data"]) == ("seven", [int(wanted.argmax())])
     np.testing.assert_allclose(scores(answer), wanted, rtol=1e-6)
@@ -79,7 +81,10 @@ async def test_health_and_metadata_say_what_is_served():
         ("POST", "/v2/models/tiny/versions/9/infer", 404),
         ("GET", "/", 404),
         ("GET", "/v2/models/tiny/other", 404),
-        ("POST", "/v2/models/tiny", 404),
+        ("POST", "/v2/models/tiny", 405),
+        ("POST", "/v2/health/live", 405),
+        ("POST", "/v2/models", 404),
+        ("GET", "/v2/repository/index", 405),
         ("GET", URL, 405),
         ("DELETE", URL, 405),
     ],

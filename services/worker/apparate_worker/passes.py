@@ -34,6 +34,7 @@ class Pass:
         "exits",
         "final_labels",
         "guarded",
+        "input_s",
         "items",
         "labels",
         "left",
@@ -58,6 +59,8 @@ class Pass:
         """The model raised on some of its rows, so there is nothing whole to report."""
         self.started, self.started_at = time.monotonic(), time.time()
         self.queued_s = self.started - self._arrived()
+        self.input_s = 0.0
+        """From the start until the inputs stood together."""
         self.errors: dict[int, Array] = {}
         """[N] error score by active ramp, also past the exit."""
         self.labels: dict[int, Array] = {}

@@ -97,6 +97,14 @@ def scores(logits: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], npt.NDArr
     return errors.astype(np.float32, copy=False), logits.argmax(axis=1).astype(np.int32)
 
 
+def error_scores(logits: npt.NDArray[Any]) -> list[float]:
+    """The error scores alone, [N]. Any thread."""
+    if logits.size <= FEW:
+        return [_score(row)[0] for row in logits.tolist()]
+    with np.errstate(all="ignore"):  # a setting of the thread; here it need not be the device's
+        return scores(logits)[0].tolist()  # type: ignore[no-any-return]
+
+
 def _score(row: list[float]) -> tuple[float, int]:
     if len(row) == 2:
         less = row[1] - row[0]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from apparate_worker.errors import InvalidRequest
 from apparate_worker.protocol.dataplane import InferResponse
-from apparate_worker.protocol.oip_json import parse, render
+from apparate_worker.protocol.oip_json import parse, read_index, render
 
 JSON_X = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
 
@@ -68,7 +68,14 @@ def test_which_outputs_are_binary_is_asked_one_by_one_or_for_all():
         (body(id=7)[0], "id must be a string"),
         (body(parameters=[])[0], "parameters must be an object"),
         (body(outputs={})[0], "outputs must be a list"),
-        (body(outputs=[{"name": "p", "parameters": {"classification": 2}}])[0], "classification"),
+        (body(outputs=[{"name": "p", "parameters": {"classification": -1}}])[0], "classification is -1"),
+        (body(outputs=[{"name": "p", "parameters": {"classification": True}}])[0], "classification is True"),
+        (body(outputs=[{"name": "p", "parameters": {"binary_data": 1}}])[0], "binary_data must be true or false"),
+        (body(outputs=[{"name": "p", "parameters": {"shared_memory_region": "r"}}])[0], "shared memory"),
+        (body(outputs=[{"name": "p"}, {"name": "p"}])[0], "output 'p' is there twice"),
+        (body(parameters={"binary_data_output": "yes"})[0], "binary_data_output must be true or false"),
+        (body(parameters={"x": [1]})[0], "parameters: 'x' is a list, must be a single value"),
+        (body({**JSON_X, "parameters": {"x": {}}})[0], "parameters of input 'x': 'x' is an object"),
         (body({**JSON_X, "parameters": {"shared_memory_region": "r"}})[0], "shared memory is not supported"),
         (body({**JSON_X, "parameters": {"binary_data_size": 8}})[0], "binary_data_size is 8, 0 bytes are left"),
         (body({**JSON_X, "parameters": {"binary_data_size": -1}})[0], "binary_data_size is -1"),
@@ -114,6 +121,43 @@ def test_an_answer_may_mix_json_and_binary():
     assert header["outputs"][0]["parameters"] == {"binary_data_size": 8}
     assert header["outputs"][1]["data"] == [3]
     assert np.frombuffer(content[length:], np.float32).tolist() == [1, 1]
+
+
+def test_what_no_standard_knows_of_a_request_is_let_pass():
+    inputs = {**JSON_X, "parameters": {"mine": "a"}, "other": [1]}
+    parsed = parse(body(inputs, parameters={"mine": 1, "b": 1.5, "c": "d", "e": True}, other={})[0], None, "m", "")
+    assert parsed.request.parameters == {"mine": 1, "b": 1.5, "c": "d", "e": True}
+
+
+def test_how_many_classes_are_wanted_is_asked_output_by_output():
+    outputs = [{"name": "p", "parameters": {"classification": 2}}, {"name": "q"}]
+    request = parse(body(outputs=outputs)[0], None, "m", "").request
+    assert (request.outputs, request.top) == (("p", "q"), {"p": 2})
+
+
+def test_bytes_in_an_answer_are_text_in_json_and_have_their_length_before_them_in_binary():
+    values = np.array([[b"a:1", "b:ü".encode()]], object)
+    answer = InferResponse("m", "", [("p", "BYTES", values)], {})
+    assert orjson.loads(render(answer, frozenset())[0])["outputs"] == [
+        {"name": "p", "datatype": "BYTES", "shape": [1, 2], "data": ["a:1", "b:ü"]}
+    ]
+    content, length = render(answer, None)
+    assert content[length:] == b"\3\0\0\0a:1\4\0\0\0b:\xc3\xbc"
+    assert orjson.loads(content[:length])["outputs"][0]["parameters"] == {"binary_data_size": 15}
+
+
+@pytest.mark.parametrize(
+    ("data", "ready"),
+    [(b"", False), (b" \n", False), (b"{}", False), (b'{"ready": true}', True), (b'{"ready": null}', False)],
+)
+def test_the_index_may_be_asked_for_without_a_body(data, ready):
+    assert read_index(data) is ready
+
+
+@pytest.mark.parametrize("data", [b"[]", b"{", b'{"ready": 1}'])
+def test_a_wrong_request_for_the_index_is_refused(data):
+    with pytest.raises(InvalidRequest):
+        read_index(data)
 
 
 NULLS = {"id": None, "parameters": None, "outputs": None}

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from apparate.contract.resource import TensorSpec
 from apparate.feedback import FINAL
 from apparate_worker.batching import Batcher, Pending
-from apparate_worker.errors import DeadlinePassed, InvalidRequest, NotReady
+from apparate_worker.errors import DeadlinePassed, InvalidRequest, NotReady, WorkerError
+from apparate_worker.protocol.classification import classify
+from apparate_worker.protocol.exits import DEADLINE, PARAMETERS, read_exits
 from apparate_worker.protocol.tensors import BYTES, DTYPES
+from apparate_worker.release import error_scores
+from apparate_worker.statistics import Statistics
 
 Array = npt.NDArray[Any]
 VERSION = "1"  # of what a worker starts with; each load of a newer one counts up
-LABEL, EXIT_RAMP = "label", "exit_ramp"
-EXTRA_OUTPUTS = {LABEL: "INT64", EXIT_RAMP: "INT32"}
+LABEL, EXIT_RAMP, ERROR_SCORE = "label", "exit_ramp", "error_score"
+EXTRA_OUTPUTS = {LABEL: "INT64", EXIT_RAMP: "INT32", ERROR_SCORE: "FP32"}
+ERROR_DIGITS = 7  # decimals of a float32 within 0..1
 Parameter = bool | int | float | str
 
 
@@ -34,6 +40,8 @@ class InferRequest:
     """By name: datatype and values."""
     outputs: tuple[str, ...] = ()
     """Names of the outputs that are wanted; empty for the scores and the label."""
+    top: dict[str, int] = field(default_factory=dict)
+    """By output that is wanted as its best classes: how many."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -44,7 +52,7 @@ class InferResponse:
     model: str
     id: str
     outputs: list[tuple[str, str, Array]]
-    """(name, datatype, values)."""
+    """(name, datatype, values); BYTES as an array of bytes objects."""
     parameters: dict[str, Parameter]
     version: str = VERSION
 
@@ -74,15 +82,18 @@ class Dataplane:
         alive: Callable[[], bool],
         version: str = VERSION,
         count: Callable[[str, int], None] = lambda *_: None,
+        client_exits: Collection[str] = PARAMETERS,
     ) -> None:
+        """client_exits: which parameters about early exits requests may have."""
         self.name, self.version, self.count = name, version, count
         self.inputs, self.output, self.layers = tuple(inputs), output, tuple(layers)
-        self._classes = len(classes)
+        self._classes, self._client_exits = tuple(classes), tuple(client_exits)
         self._batcher, self._queue_timeout_s, self._alive = batcher, queue_timeout_s, alive
         self.accepting = False
         """Whether new requests are taken: false while starting and once draining has stopped taking."""
         self.in_flight = 0
         """Requests accepted and not yet answered."""
+        self.statistics = Statistics()
 
     def ready(self) -> bool:
         """Whether it answers new requests."""
@@ -94,7 +105,7 @@ class Dataplane:
 
     def model_outputs(self) -> list[TensorMetadata]:
         """Class scores, and what is told about the answer."""
-        scores = TensorMetadata(self.output, "FP32", (-1, self._classes or -1))
+        scores = TensorMetadata(self.output, "FP32", (-1, len(self._classes) or -1))
         return [scores, *(TensorMetadata(name, datatype, (-1,)) for name, datatype in EXTRA_OUTPUTS.items())]
 
     async def infer(self, request: InferRequest) -> InferResponse:
@@ -105,16 +116,25 @@ class Dataplane:
             if name != self.output and name not in EXTRA_OUTPUTS:
                 known = ", ".join((self.output, *EXTRA_OUTPUTS))
                 raise InvalidRequest(f"output {name!r:.80} is not known; there are: {known}")
+        for name, top in request.top.items():
+            if top and name != self.output:
+                raise InvalidRequest(f"output {name!r} has no classes; classification is for {self.output!r}")
         items, arrays = self._check_inputs(request.inputs)
-        limit_s = _limit_s(request.parameters)
+        asked = read_exits(request.parameters, self._client_exits, len(self.layers))
+        limit_s, limit_words = _limit(request.parameters, asked.deadline_s)
         if not self.accepting:
             raise NotReady("the worker is starting or stopping")
         loop = asyncio.get_running_loop()
         pending = Pending(arrays, items, loop.create_future(), arrived)
-        self._batcher.put(pending)
+        pending.limits = asked.limits
+        try:
+            self._batcher.put(pending)
+        except WorkerError:
+            self.statistics.failed(time.monotonic() - arrived)
+            raise
         timers = [loop.call_later(self._queue_timeout_s, self._waited_too_long, pending)]
         if limit_s is not None:
-            timers.append(loop.call_later(limit_s, self._too_late, pending, limit_s))
+            timers.append(loop.call_later(limit_s, self._too_late, pending, limit_words))
         self.in_flight += 1
         try:
             await pending.future
@@ -124,6 +144,9 @@ class Dataplane:
                 timer.cancel()
             if pending.left:  # cancelled, failed or too late: what still waits of it must not run
                 self._batcher.drop(pending)
+                self.statistics.failed(time.monotonic() - arrived)
+            else:
+                self.statistics.answered(time.monotonic() - arrived)
         return self._response(request, pending, wanted)
 
     def _waited_too_long(self, pending: Pending) -> None:
@@ -133,19 +156,35 @@ class Dataplane:
             )
 
     @staticmethod
-    def _too_late(pending: Pending, limit_s: float) -> None:
-        pending.fail(DeadlinePassed(f"no answer within the request's timeout of {limit_s * 1e6:.0f} microseconds"))
+    def _too_late(pending: Pending, words: str) -> None:
+        pending.fail(DeadlinePassed(f"no answer within the request's {words}"))
 
     def _response(self, request: InferRequest, pending: Pending, wanted: Sequence[str]) -> InferResponse:
         logits = pending.logits
         assert logits is not None
-        values = {self.output: ("FP32", logits), LABEL: ("INT64", pending.labels), EXIT_RAMP: ("INT32", pending.exits)}
-        parameters: dict[str, Parameter] = {"plan_revision": pending.revision}
-        if pending.count == 1:
-            ramp = int(pending.exits[0])
-            parameters |= {"exit_ramp": ramp, "exit_layer": "final" if ramp == FINAL else self.layers[ramp]}
+        errors = _error_scores(logits)
+        ramp = _last(pending.exits)
+        parameters: dict[str, Parameter] = {
+            "plan_revision": pending.revision,
+            "exit_ramp": ramp,
+            "exit_layer": "final" if ramp == FINAL else self.layers[ramp],
+            "error_score": round(max(errors), ERROR_DIGITS),
+        }
+        values = {
+            self.output: ("FP32", logits),
+            LABEL: ("INT64", pending.labels),
+            EXIT_RAMP: ("INT32", pending.exits),
+        }
+        if ERROR_SCORE in wanted:
+            values[ERROR_SCORE] = ("FP32", np.array(errors, np.float32))
         outputs = [(name, *values[name]) for name in wanted]
+        if request.top:
+            outputs = [self._classified(request.top.get(one[0], 0), one) for one in outputs]
         return InferResponse(self.name, request.id, outputs, parameters, self.version)
+
+    def _classified(self, top: int, output: tuple[str, str, Array]) -> tuple[str, str, Array]:
+        name, _, values = output
+        return (name, BYTES, classify(values, top, self._classes)) if top else output
 
     def _check_inputs(self, given: Mapping[str, tuple[str, Array]]) -> tuple[int, dict[str, Array]]:
         """(items, arrays by name) of inputs that fit the model. Raises InvalidRequest."""
@@ -189,6 +228,24 @@ def _check_tensor(spec: TensorSpec, datatype: str, values: Array) -> None:
             raise InvalidRequest(f"input {name!r} has shape {list(shape)}: {size} is not within 1..{spec.max_size}")
         if expected not in (-1, size):
             raise InvalidRequest(f"input {name!r} has shape {list(shape)}, expected {[-1, *spec.shape]}")
+
+
+def _last(exits: Array) -> int:
+    """The ramp of the item that left last: the deepest, FINAL when any item ran to the end."""
+    return int(exits[0]) if len(exits) == 1 else FINAL if (exits == FINAL).any() else int(exits.max())
+
+
+def _error_scores(logits: Array) -> list[float]:
+    """Of each item, from the scores that its answer carries; 1 where one is not a number, as in feedback."""
+    return [error if error == error else 1.0 for error in error_scores(logits)]
+
+
+def _limit(parameters: Mapping[str, Any], deadline_s: float | None) -> tuple[float | None, str]:
+    """(the request's own time limit in seconds, in its own words); the shorter one of two."""
+    limit_s = _limit_s(parameters)
+    if deadline_s is not None and (limit_s is None or deadline_s < limit_s):
+        return deadline_s, f"{DEADLINE} of {deadline_s * 1e3:g}"
+    return limit_s, "" if limit_s is None else f"timeout of {limit_s * 1e6:.0f} microseconds"
 
 
 def _limit_s(parameters: Mapping[str, Any]) -> float | None:

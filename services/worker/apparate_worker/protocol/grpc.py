@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
+from grpc_reflection.v1alpha import reflection
 
-from apparate.service.telemetry import Faults, get_logger
 from apparate_proto.inference import open_inference_pb2 as pb
-from apparate_proto.inference import open_inference_pb2_grpc as pb_grpc
 from apparate_worker.errors import InvalidRequest, WorkerError
-from apparate_worker.protocol.dataplane import InferRequest, InferResponse, TensorMetadata
+from apparate_worker.protocol.classification import CLASSIFICATION, read_top
+from apparate_worker.protocol.dataplane import InferRequest, InferResponse, Parameter, TensorMetadata
+from apparate_worker.protocol.grpc_calls import Calls
+from apparate_worker.protocol.health import SERVICE as HEALTH
+from apparate_worker.protocol.health import Health
 from apparate_worker.protocol.models import Models
-from apparate_worker.protocol.tensors import Array, from_raw, from_values
+from apparate_worker.protocol.tensors import Array, from_raw, from_values, to_raw
 
-log = get_logger(__name__)
-Context = grpc.aio.ServicerContext
-
+SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 CONNECTION_AGE_MS = 3000
 """After this clients are told, before any call fails, to connect anew. A Service chooses a worker for each connection,
 so a new worker gets its share; and a worker that stops, which new connections no longer reach, has lost its clients
 within the 5 s that its pod waits before it is told to stop. Calls under way are not touched."""
+KEEPALIVE = (
+    ("grpc.keepalive_time_ms", 30_000),  # a client that is gone without a word, while its call waits, is found out
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # gRPC's own 5 minutes cut off clients that ask sooner
+    ("grpc.max_concurrent_streams", 1024),  # of one connection; as many as the queue holds by default
+)
 CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -39,38 +47,39 @@ CONTENTS = {
 }
 
 
-class GrpcFace(pb_grpc.GRPCInferenceServiceServicer):
-    """inference.GRPCInferenceService over the registry of models."""
+class GrpcFace:
+    """inference.GRPCInferenceService over the registry of models. A method takes a message and raises WorkerError."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._faults = Faults(log)
 
-    async def ServerLive(self, request: Any, context: Context[Any, Any]) -> Any:
+    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """The inference service and the standard's health service, for a server."""
+        calls = Calls(SERVICE)
+        for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
+            if (answer := getattr(self, method.name, None)) is not None:
+                calls.unary(method.name, getattr(pb, method.input_type.name), answer)
+        return calls.handler(), Health(self._models, SERVICE).handler()
+
+    async def ServerLive(self, request: Any) -> Any:
         """Whether the device thread turns."""
         return pb.ServerLiveResponse(live=self._models.live())
 
-    async def ServerReady(self, request: Any, context: Context[Any, Any]) -> Any:
+    async def ServerReady(self, request: Any) -> Any:
         """Whether requests should be sent here."""
         return pb.ServerReadyResponse(ready=self._models.ready())
 
-    async def ModelReady(self, request: Any, context: Context[Any, Any]) -> Any:
+    async def ModelReady(self, request: Any) -> Any:
         """The same, for a model that is served here."""
-        try:
-            return pb.ModelReadyResponse(ready=self._models.model_ready(request.name, request.version))
-        except WorkerError as error:
-            await _refuse(context, error)
+        return pb.ModelReadyResponse(ready=self._models.model_ready(request.name, request.version))
 
-    async def ServerMetadata(self, request: Any, context: Context[Any, Any]) -> Any:
+    async def ServerMetadata(self, request: Any) -> Any:
         """Name, version, extensions."""
         return pb.ServerMetadataResponse(**self._models.server_metadata())
 
-    async def ModelMetadata(self, request: Any, context: Context[Any, Any]) -> Any:
+    async def ModelMetadata(self, request: Any) -> Any:
         """Inputs and outputs."""
-        try:
-            plane = self._models.find(request.name, request.version)
-        except WorkerError as error:
-            await _refuse(context, error)
+        plane = self._models.find(request.name, request.version)
         return pb.ModelMetadataResponse(
             name=plane.name,
             versions=self._models.versions(plane.name),
@@ -79,34 +88,33 @@ class GrpcFace(pb_grpc.GRPCInferenceServiceServicer):
             outputs=[_metadata(one) for one in plane.model_outputs()],
         )
 
-    async def ModelInfer(self, request: Any, context: Context[Any, Any]) -> Any:
+    async def ModelStatistics(self, request: Any) -> Any:
+        """What one model has done, or all have."""
+        told = self._models.statistics(request.name, request.version)
+        return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(**one) for one in told])
+
+    async def RepositoryIndex(self, request: Any) -> Any:
+        """Every version of every model, and its state."""
+        listed = self._models.index(ready=request.ready)
+        entry = pb.RepositoryIndexResponse.ModelIndex
+        return pb.RepositoryIndexResponse(models=[entry(**vars(one)) for one in listed])
+
+    async def ModelInfer(self, request: Any) -> Any:
         """One inference."""
+        status = 500
         try:
             parsed = read_request(request)
             answer = await self._models.find(parsed.model, parsed.version).infer(parsed)
+            status = 200
         except WorkerError as error:
-            self._count(request, error.status)
-            await _refuse(context, error)
-        except asyncio.CancelledError:
-            self._count(request, 499)
+            status = error.status
             raise
-        except Exception as error:  # noqa: BLE001 - outermost: told with its traceback, and answered
-            self._faults("request failed", error)
-            self._count(request, 500)
-            await context.abort(grpc.StatusCode.INTERNAL, "internal error")
-        self._count(request, 200)
+        except asyncio.CancelledError:
+            status = 499
+            raise
+        finally:
+            self._models.count("grpc", request.model_name, status)
         return write_response(answer, raw=bool(request.raw_input_contents))
-
-    def _count(self, request: Any, status: int) -> None:
-        self._models.count("grpc", request.model_name, status)
-
-
-async def _refuse(context: Context[Any, Any], error: WorkerError) -> NoReturn:
-    trailing: tuple[tuple[str, str], ...] = ()
-    if error.retry_after_s is not None:
-        trailing = (("grpc-retry-pushback-ms", str(error.retry_after_s * 1000)),)
-    await context.abort(error.code, str(error), trailing)
-    raise AssertionError("abort always raises")
 
 
 def _metadata(one: TensorMetadata) -> Any:
@@ -127,12 +135,19 @@ def read_request(message: Any) -> InferRequest:
             raise InvalidRequest(f"input {name!r:.80} is there twice")
         if any(key.startswith("shared_memory") for key in tensor.parameters):
             raise InvalidRequest(f"input {name!r:.80}: shared memory is not supported")
+        if raw and tensor.HasField("contents"):
+            raise InvalidRequest(f"input {name!r:.80} has contents beside the request's raw contents")
         values = from_raw(name, datatype, tuple(tensor.shape), raw[i]) if raw else _contents(tensor)
         request.inputs[name] = (datatype, values)
     request.outputs = tuple(output.name for output in message.outputs)
+    if len(set(request.outputs)) != len(request.outputs):
+        raise InvalidRequest(f"an output is there twice: {list(request.outputs)!r:.200}")
     for output in message.outputs:
-        if output.parameters and any(k == "classification" or k.startswith("shared_memory") for k in output.parameters):
-            raise InvalidRequest(f"output {output.name!r:.80}: classification and shared memory are not supported")
+        parameters = _parameters(output.parameters)
+        if any(key.startswith("shared_memory") for key in parameters):
+            raise InvalidRequest(f"output {output.name!r:.80}: shared memory is not supported")
+        if CLASSIFICATION in parameters:
+            request.top[output.name] = read_top(output.name, parameters[CLASSIFICATION])
     return request
 
 
@@ -147,37 +162,52 @@ def _contents(tensor: Any) -> Array:
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those parameters that are set."""
     if not given:
         return {}
-    return {key: getattr(one, one.WhichOneof("parameter_choice") or "string_param") for key, one in given.items()}
+    kinds = {name: one.WhichOneof("parameter_choice") for name, one in given.items()}
+    return {name: getattr(given[name], kind) for name, kind in kinds.items() if kind}
+
+
+def _write_parameter(into: Any, value: Parameter) -> None:
+    if isinstance(value, str):
+        into.string_param = value
+    elif isinstance(value, bool):
+        into.bool_param = value
+    elif isinstance(value, int):
+        into.int64_param = value
+    else:
+        into.double_param = value
 
 
 def write_response(answer: InferResponse, *, raw: bool) -> Any:
     """The message of an answer; as raw contents when the request had raw contents, else typed."""
     message = pb.ModelInferResponse(model_name=answer.model, model_version=answer.version, id=answer.id)
-    for key, value in answer.parameters.items():
-        if isinstance(value, str):
-            message.parameters[key].string_param = value
-        else:
-            message.parameters[key].int64_param = int(value)
+    for name, value in answer.parameters.items():
+        _write_parameter(message.parameters[name], value)
     for name, datatype, values in answer.outputs:
         output = message.outputs.add(name=name, datatype=datatype, shape=values.shape)
         if raw:
-            message.raw_output_contents.append(values.tobytes())
+            message.raw_output_contents.append(to_raw(datatype, values))
         else:
             getattr(output.contents, CONTENTS[datatype]).extend(values.ravel().tolist())
     return message
 
 
 def grpc_server(face: GrpcFace, max_message_bytes: int) -> grpc.aio.Server:
-    """A server without a port yet; messages above the limit get RESOURCE_EXHAUSTED before they are read whole."""
+    """A server without a port yet; messages above the limit get RESOURCE_EXHAUSTED before they are read whole.
+
+    The limit is also that of a compressed message once inflated.
+    """
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", max_message_bytes),
             ("grpc.max_connection_age_ms", CONNECTION_AGE_MS),
             ("grpc.so_reuseport", 0),  # a second worker on the port must fail to start, not share its requests
+            *KEEPALIVE,
         ]
     )
-    pb_grpc.add_GRPCInferenceServiceServicer_to_server(face, server)  # type: ignore[no-untyped-call]
+    server.add_generic_rpc_handlers(face.handlers())
+    reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), server)
     return server

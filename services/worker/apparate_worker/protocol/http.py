@@ -13,26 +13,25 @@ import uvicorn
 
 from apparate.service.http import Http
 from apparate.service.telemetry import METRICS_CONTENT_TYPE, Faults, get_logger
-from apparate_worker.errors import InvalidRequest, NotReady, TooLarge, WorkerError
+from apparate_worker.errors import NotReady, TooLarge, WorkerError
+from apparate_worker.protocol.bodies import ClientGone, Receive, drain, read_body, read_head
+from apparate_worker.protocol.compression import WORTH_BYTES, compressed
 from apparate_worker.protocol.dataplane import Dataplane
 from apparate_worker.protocol.models import Models
-from apparate_worker.protocol.oip_json import parse, render
+from apparate_worker.protocol.oip_json import parse, read_index, render
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 BINARY: tuple[bytes, bytes] = (b"content-type", b"application/octet-stream")
-MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/ready|/infer)?")
+MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/ready|/infer|/stats)?")
+INDEX_PATH = "/v2/repository/index"
+FIXED_PATHS = ("/v2", "/v2/", "/v2/health/live", "/v2/health/ready", "/v2/models/stats", "/metrics")
 WATCH_AFTER_S = 0.05  # a shorter request is not worth a task that waits for its client to go away
 KEEP_ALIVE_S = 75  # longer than the 60 s of common load balancers, so that it is they who close
 log = get_logger(__name__)
-
-
-class ClientGone(Exception):
-    """The client went away before its request was whole."""
 
 
 class HttpFace:
@@ -63,6 +62,8 @@ class HttpFace:
                 )
         except ClientGone:
             return
+        except WorkerError as error:
+            await self._refuse(send, error)
 
     async def _get(self, path: str, send: Send) -> None:
         models = self._models
@@ -74,8 +75,12 @@ class HttpFace:
             await self._reply(send, 200 if ready else 503, {"ready": ready})
         elif path == "/metrics":
             await self._send(send, 200, self._metrics(), [(b"content-type", METRICS_CONTENT_TYPE.encode())])
+        elif path == "/v2/models/stats":
+            await self._reply(send, 200, {"model_stats": models.statistics()})
         elif path.rstrip("/") == "/v2":
             await self._reply(send, 200, models.server_metadata())
+        elif path == INDEX_PATH:
+            await self._reply(send, 405, {"error": "the index takes POST"}, [(b"allow", b"POST")])
         else:
             await self._get_model(path, send)
 
@@ -84,17 +89,16 @@ class HttpFace:
         if match is None:
             await self._reply(send, 404, {"error": f"there is nothing at {path[:200]}"})
             return
-        name, version, action = match.groups()
-        try:
-            ready = self._models.model_ready(name, version or "")
-            if action == "/infer":
-                await self._reply(send, 405, {"error": "infer takes POST"}, [(b"allow", b"POST")])
-            elif action == "/ready":
-                await self._reply(send, 200 if ready else 503, {"name": name, "ready": ready})
-            else:
-                await self._reply(send, 200, self._model_metadata(self._models.find(name, version or "")))
-        except WorkerError as error:
-            await self._refuse(send, error)
+        name, version, action = match[1], match[2] or "", match[3]
+        ready = self._models.model_ready(name, version)
+        if action == "/infer":
+            await self._reply(send, 405, {"error": "infer takes POST"}, [(b"allow", b"POST")])
+        elif action == "/ready":
+            await self._reply(send, 200 if ready else 503, {"name": name, "ready": ready})
+        elif action == "/stats":
+            await self._reply(send, 200, {"model_stats": self._models.statistics(name, version)})
+        else:
+            await self._reply(send, 200, self._model_metadata(self._models.find(name, version)))
 
     def _model_metadata(self, plane: Dataplane) -> dict[str, Any]:
         return {
@@ -106,22 +110,31 @@ class HttpFace:
         }
 
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        match = MODEL_PATH.fullmatch(scope["path"])
-        if match is None or match[3] != "/infer":
-            await self._drain(receive, self._max_body_bytes)
-            await self._reply(send, 404, {"error": f"there is nothing to POST to at {scope['path'][:200]}"})
-            return
-        name = match[1]
+        path: str = scope["path"]
+        match = MODEL_PATH.fullmatch(path)
+        if match is not None and match[3] == "/infer":
+            await self._infer(match[1], match[2] or "", scope, receive, send)
+        elif path == INDEX_PATH:
+            body = await read_body(receive, read_head(scope["headers"]), self._max_body_bytes)
+            listed = self._models.index(ready=read_index(body))
+            await self._reply(send, 200, [vars(one) for one in listed])
+        else:
+            await drain(receive, self._max_body_bytes)
+            if match is not None or path in FIXED_PATHS:
+                await self._reply(send, 405, {"error": f"{path[:200]} takes GET"}, [(b"allow", b"GET")])
+            else:
+                await self._reply(send, 404, {"error": f"there is nothing to POST to at {path[:200]}"})
+
+    async def _infer(self, name: str, version: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            header_length, length, expects = _read_headers(scope["headers"])
-            body = await self._body(receive, length, expects)
-            parsed = parse(body, header_length, name, match[2] or "")
-            plane = self._models.find(name, parsed.request.version)
+            head = read_head(scope["headers"])
+            body = await read_body(receive, head, self._max_body_bytes)
+            parsed = parse(body, head.json_bytes, name, version)
+            plane = self._models.find(name, version)
             answer = await self._watched(plane.infer(parsed.request), receive)
         except WorkerError as error:
             self._count(name, error.status)
-            await self._refuse(send, error)
-            return
+            raise
         except ClientGone:
             self._count(name, 499)
             raise
@@ -130,8 +143,7 @@ class HttpFace:
                 raise
             gone = NotReady("the worker is stopping")  # and the client has not sent all of its request in time
             self._count(name, gone.status)
-            await self._refuse(send, gone)
-            return
+            raise gone from None
         except Exception as error:  # noqa: BLE001 - outermost: told with its traceback, and answered
             self._faults("request failed", error)
             self._count(name, 500)
@@ -139,50 +151,17 @@ class HttpFace:
             return
         content, json_bytes = render(answer, parsed.binary)
         self._count(name, 200)
-        if json_bytes is None:
-            await self._send(send, 200, content, [JSON])
-        else:
-            await self._send(send, 200, content, [BINARY, (b"inference-header-content-length", b"%d" % json_bytes)])
+        headers: Headers = [JSON]
+        if json_bytes is not None:
+            headers = [BINARY, (b"inference-header-content-length", b"%d" % json_bytes)]
+        if head.accepts and len(content) >= WORTH_BYTES:
+            content, coding = await compressed(content, head.accepts)
+            if coding is not None:
+                headers.append((b"content-encoding", coding))
+        await self._send(send, 200, content, headers)
 
     def _count(self, name: str, status: int) -> None:
         self._models.count("http", name, status)
-
-    async def _body(self, receive: Receive, length: int | None, expects: bool) -> bytes:
-        """The whole body. Raises TooLarge as soon as it is known to be above the limit, and ClientGone."""
-        limit = self._max_body_bytes
-        if length is not None and length > limit:
-            if not expects:  # a client that waits for `100 Continue` has not begun to send
-                await self._drain(receive, length if length <= 2 * limit else 0)
-            raise TooLarge(f"the body has {length} bytes, at most {limit} are allowed")
-        message = await receive()
-        if message["type"] != "http.request":
-            raise ClientGone
-        if not message.get("more_body"):
-            whole: bytes = message.get("body", b"")
-            if len(whole) > limit:
-                raise TooLarge(f"the body has {len(whole)} bytes, at most {limit} are allowed")
-            return whole
-        parts, size = [message["body"]], len(message["body"])
-        while message.get("more_body"):
-            message = await receive()
-            if message["type"] != "http.request":
-                raise ClientGone
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > limit:
-                await self._drain(receive, limit)
-                raise TooLarge(f"the body has more than {limit} bytes, the most allowed")
-        return b"".join(parts)
-
-    @staticmethod
-    async def _drain(receive: Receive, most: int) -> None:
-        """Read and forget up to `most` bytes, so that a client that is only a little too large hears the answer."""
-        seen = 0
-        while seen < most:
-            message = await receive()
-            if message["type"] != "http.request" or not message.get("more_body"):
-                return
-            seen += len(message.get("body", b""))
 
     @staticmethod
     async def _watched(work: Any, receive: Receive) -> Any:
@@ -229,26 +208,6 @@ class HttpFace:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
-
-
-def _read_headers(headers: list[tuple[bytes, bytes]]) -> tuple[int | None, int | None, bool]:
-    """(bytes of JSON, bytes of body, whether the client waits for `100 Continue`). Raises InvalidRequest."""
-    json_bytes = length = None
-    expects = False
-    for name, value in headers:
-        if name == b"inference-header-content-length":
-            if not value.isdigit() or len(value) > 12:
-                raise InvalidRequest(
-                    f"Inference-Header-Content-Length is {value[:40].decode('latin-1')!r}, not a number"
-                )
-            json_bytes = int(value)
-        elif name == b"content-length":
-            length = int(value)  # the HTTP parser has refused anything else
-        elif name == b"content-encoding" and value != b"identity":
-            raise InvalidRequest(f"Content-Encoding {value[:40].decode('latin-1')!r} is not supported")
-        elif name == b"expect":
-            expects = value.lower() == b"100-continue"
-    return json_bytes, length, expects
 
 
 class HttpServer(uvicorn.Server):

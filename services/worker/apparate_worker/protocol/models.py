@@ -11,7 +11,14 @@ from apparate import __version__
 from apparate_worker.errors import NotReady, UnknownModel
 from apparate_worker.protocol.dataplane import Dataplane
 
-EXTENSIONS = ("binary_tensor_data", "request_parameters", "early_exit")
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "parameters",
+    "statistics",
+    "model_repository",
+    "early_exit",
+)
 
 
 class State(StrEnum):
@@ -77,6 +84,11 @@ class Models:
         """Every version there is, or those that are ready, by model in the order of declaration."""
         listed = [one for versions in self._listed.values() for one in versions.values()]
         return [one for one in listed if one.state is State.READY] if ready else listed
+
+    def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
+        """What models have done, as the statistics extension has it; of one when it is named. Raises UnknownModel."""
+        planes = [self.find(name, version)] if name else self.planes
+        return [plane.statistics.told(plane.name, plane.version) for plane in planes]
 
     @property
     def planes(self) -> list[Dataplane]:

@@ -8,10 +8,11 @@ from typing import Any
 import orjson
 
 from apparate_worker.errors import InvalidRequest
+from apparate_worker.protocol.classification import CLASSIFICATION, read_top
 from apparate_worker.protocol.dataplane import InferRequest, InferResponse
-from apparate_worker.protocol.tensors import from_json, from_raw
+from apparate_worker.protocol.tensors import from_json, from_raw, to_json, to_raw
 
-WORDS = {"dict": "an object", "list": "a list", "str": "a string"}
+WORDS = {"dict": "an object", "list": "a list", "str": "a string", "bool": "true or false"}
 BINARY_SIZE, BINARY_DATA, BINARY_OUTPUT = "binary_data_size", "binary_data", "binary_data_output"
 
 
@@ -46,7 +47,18 @@ def parse(body: bytes, header_length: int | None, model: str, version: str) -> P
         at = _input(request, tensor, view, at)
     if at != len(body):
         raise InvalidRequest(f"{len(body) - at} bytes follow the last tensor's binary data")
-    return ParsedRequest(request, _outputs(request, header, bool(parameters.get(BINARY_OUTPUT))))
+    return ParsedRequest(request, _outputs(request, header, _flag(parameters, BINARY_OUTPUT, False)))
+
+
+def read_index(body: bytes) -> bool:
+    """Whether a request for the repository's index asks for ready models only. Raises InvalidRequest."""
+    if not body.strip():
+        return False
+    try:
+        asked = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the request is not JSON: {error}") from None
+    return bool(_optional(_expect(asked, dict, "the request"), "ready", bool, "ready"))
 
 
 def _input(request: InferRequest, tensor: Any, view: memoryview, at: int) -> int:
@@ -77,10 +89,14 @@ def _outputs(request: InferRequest, header: dict[str, Any], all_binary: bool) ->
         _expect(output, dict, "each of outputs")
         name = _expect(output.get("name"), str, "the name of an output")
         parameters = _parameters(output, f"parameters of output {name!r:.80}")
-        if "classification" in parameters or any(key.startswith("shared_memory") for key in parameters):
-            raise InvalidRequest(f"output {name!r:.80}: classification and shared memory are not supported")
+        if any(key.startswith("shared_memory") for key in parameters):
+            raise InvalidRequest(f"output {name!r:.80}: shared memory is not supported")
+        if name in names:
+            raise InvalidRequest(f"output {name!r:.80} is there twice")
         names.append(name)
-        if parameters.get(BINARY_DATA, all_binary):
+        if CLASSIFICATION in parameters:
+            request.top[name] = read_top(name, parameters[CLASSIFICATION])
+        if _flag(parameters, BINARY_DATA, all_binary):
             binary.add(name)
     request.outputs = tuple(names)
     return frozenset(binary) if names or not all_binary else None
@@ -100,7 +116,15 @@ def _optional(given: dict[str, Any], name: str, kind: type[Any], what: str) -> A
 
 def _parameters(given: dict[str, Any], what: str) -> dict[str, Any]:
     """Those parameters that are set."""
-    return {name: value for name, value in _optional(given, "parameters", dict, what).items() if value is not None}
+    found = {name: value for name, value in _optional(given, "parameters", dict, what).items() if value is not None}
+    for name, value in found.items():
+        if isinstance(value, dict | list):
+            raise InvalidRequest(f"{what}: {name!r:.80} is {WORDS[type(value).__name__]}, must be a single value")
+    return found
+
+
+def _flag(parameters: dict[str, Any], name: str, default: bool) -> bool:
+    return bool(_expect(parameters.get(name, default), bool, f"parameter {name}"))
 
 
 def render(response: InferResponse, binary: frozenset[str] | None) -> tuple[bytes, int | None]:
@@ -110,11 +134,11 @@ def render(response: InferResponse, binary: frozenset[str] | None) -> tuple[byte
     for name, datatype, values in response.outputs:
         output: dict[str, Any] = {"name": name, "datatype": datatype, "shape": values.shape}
         if binary is None or name in binary:
-            data = values.tobytes()
+            data = to_raw(datatype, values)
             output["parameters"] = {BINARY_SIZE: len(data)}
             tail.append(data)
         else:
-            output["data"] = values.ravel()
+            output["data"] = to_json(datatype, values)
         outputs.append(output)
     answer: dict[str, Any] = {"model_name": response.model, "model_version": response.version}
     if response.id:

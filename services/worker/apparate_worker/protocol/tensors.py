@@ -1,7 +1,7 @@
 """Tensors of the Open Inference Protocol as numpy arrays, and back. Every way a client can get one wrong is named.
 
-A BYTES tensor becomes UINT8 with one more dimension, as long as its longest element and filled up with 0: that is what
-a torch model can read.
+A BYTES tensor that comes in becomes UINT8 with one more dimension, as long as its longest element and filled up with 0:
+that is what a torch model can read. One that goes out is an array of bytes objects.
 """
 
 from __future__ import annotations
@@ -141,6 +141,18 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: Sequence
     dtype = _dtype(name, datatype)
     wide = np.array(values) if len(values) else np.zeros(0, dtype)
     return _cast(name, datatype, wide, dtype).reshape(shape)
+
+
+def to_raw(datatype: str, values: Array) -> bytes:
+    """The bytes of a tensor; each BYTES element after its length in 4 bytes."""
+    if datatype != BYTES:
+        return values.tobytes()
+    return b"".join(part for one in values.ravel() for part in (len(one).to_bytes(4, "little"), one))
+
+
+def to_json(datatype: str, values: Array) -> Any:
+    """The flat data of a tensor, as orjson writes it."""
+    return [one.decode() for one in values.ravel()] if datatype == BYTES else values.ravel()
 
 
 def padded(name: str, elements: Sequence[bytes], shape: Sequence[int]) -> Array:
