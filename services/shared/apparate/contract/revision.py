@@ -19,7 +19,9 @@ def revision(spec: Spec) -> str:
     content = {
         "model": spec.model.model_dump(mode="json", exclude_defaults=True, exclude={"credentials", "classes"}),
         "bootstrap": spec.bootstrap.model_dump(mode="json", exclude_defaults=True, exclude={"credentials"}),
-        "passes": serving.model_dump(mode="json", exclude_defaults=True, include={"max_batch", "threads", "device"}),
+        "passes": serving.model_dump(
+            mode="json", exclude_defaults=True, include={"max_batch", "threads", "device", "backend"}
+        ),
         "gpu": spec.prepare.gpu.model_dump(mode="json", exclude_defaults=True) if spec.prepare.gpu else None,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]

@@ -80,6 +80,28 @@ class Compact(Shape):
     )
 
 
+class Batching(Shape):
+    """Which requests share a pass, and who gives way when more comes than can be served."""
+
+    policy: Literal["sizeAge", "aimd", "deadline"] = Field(
+        default="sizeAge",
+        description="sizeAge: a batch leaves when it is full or its oldest request has waited maxDelayMs. aimd: the "
+        "same, and the largest batch, up to maxBatch, is the one whose passes take no more than half of slo.latencyMs. "
+        "deadline: a request that would not be answered within its timeout, or slo.latencyMs if that is less, is refused "
+        "at once with 429 and Retry-After.",
+    )
+    default_priority: int = Field(
+        default=1,
+        ge=1,
+        le=2,
+        description="Priority of requests without the parameter priority. 1 is the high class; 2 (and more, in requests) "
+        "the low one, which goes last and is refused first.",
+    )
+    low_queue_share: float = Field(
+        default=0.5, ge=0, le=1, description="Share of maxQueue that the low class may fill (0..1), at least one item."
+    )
+
+
 class Rollout(Shape):
     """How workers are replaced when the model, the image or the pods change. Plans never restart a worker."""
 
@@ -115,6 +137,7 @@ class Serving(Shape):
         description="Longest wait of the oldest request for more to batch with, in milliseconds; 0: never wait.",
     )
     max_queue: int = Field(default=1024, ge=1, le=1_000_000, description="Most waiting requests; above it 429.")
+    batching: Batching = Field(default=Batching(), description="Batching policy and classes of requests.")
     timeout_ms: float = Field(
         default=30_000, gt=0, le=3_600_000, description="Longest wait in the queue, in milliseconds; above it 504."
     )
@@ -124,6 +147,12 @@ class Serving(Shape):
         max_length=16,
         pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
         description="auto takes a GPU when there is one.",
+    )
+    backend: Literal["auto", "eager", "compile", "onnx"] = Field(
+        default="auto",
+        description="What runs the model's segments: eager (torch, bit for bit as it is), compile (torch.compile ahead "
+        "of time, needs a C++ compiler while preparing), onnx (ONNX Runtime, on a CPU). auto: the fastest of those "
+        "there are that answers as eager does.",
     )
     drain_seconds: float = Field(
         default=30.0, ge=0, le=3600, description="Longest time to finish accepted requests after SIGTERM, in seconds."
@@ -161,6 +190,11 @@ class Serving(Shape):
             "self.device != 'cpu' || !has(self.gpu)",
             "serving.device is cpu and serving.gpu asks for a GPU: leave one of them out",
             lambda serving: serving.device != "cpu" or serving.gpu is None,
+        ),
+        Rule(
+            "self.batching.policy != 'aimd' || has(self.slo)",
+            "serving.batching.policy is aimd, which keeps passes within serving.slo.latencyMs: set that too",
+            lambda serving: serving.batching.policy != "aimd" or serving.slo is not None,
         ),
     )
 
