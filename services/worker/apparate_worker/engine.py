@@ -242,11 +242,12 @@ class Engine:
         """The beginning of a pass over inputs [N, ...]."""
         return Journey(self._model.start(self._link.upload(inputs)), schedule, shadow)
 
-    def run(self, journey: Journey, *, pauses: bool = False) -> Iterator[Output | None]:
+    def run(self, journey: Journey, *, pauses: bool = False, waits: bool = False) -> Iterator[Output | None]:
         """Outputs from where the journey stands, in order, the model's own last; each is yielded while it goes on.
 
-        pauses: yield None between segments too. Where outputs are there at once, the journey may be left at any
-        yield, and run again later, divided or joined with others.
+        pauses: yield None between segments too. waits: yield each output before anything after it is launched. Then,
+        and where outputs are there at once anyway, the journey may be left at any yield, and run again later, divided
+        or joined with others.
         """
         model, link = self._model, self._link
         coming: deque[tuple[Step, Fetch]] = deque()
@@ -260,7 +261,7 @@ class Engine:
                 if pauses and journey.at < step.segments.stop:
                     yield None
             coming.append((step, link.fetch(self._say(step, journey.state))))
-            while coming and coming[0][1].ready():
+            while coming and (waits or coming[0][1].ready()):
                 arrived, values = coming.popleft()
                 yield Output(arrived, values.take())
         for arrived, values in coming:

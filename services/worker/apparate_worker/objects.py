@@ -42,6 +42,8 @@ class Wishes:
     replicas: int
     """Workers that share the accuracy budget of a window."""
     slo: Slo | None = None
+    checked_share: float = 1.0
+    """Least probability with which a batch is run to the end: less than 1 in the mode compact."""
 
     @classmethod
     def of(cls, spec: dict[str, Any]) -> Wishes:
@@ -52,6 +54,7 @@ class Wishes:
             Adaptation.model_validate(spec.get("adaptation", {})),
             serving.replicas,
             serving.slo,
+            serving.checked_share,
         )
 
 

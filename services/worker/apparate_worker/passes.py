@@ -30,6 +30,7 @@ class Pass:
 
     __slots__ = (
         "broken",
+        "dropped",
         "errors",
         "exits",
         "final_labels",
@@ -44,10 +45,13 @@ class Pass:
         "release",
         "released_at",
         "released_s",
+        "saved_ms",
         "service_s",
+        "share",
         "started",
         "started_at",
         "timed",
+        "whole",
     )
 
     def __init__(self, items: Sequence[Item], plan: Plan) -> None:
@@ -55,6 +59,10 @@ class Pass:
         self.release = Release(len(items), {r: at for r, one in enumerate(items) if (at := one.request.limits)})
         self.left = len(items)
         """Rows that have not reached the end of the model."""
+        self.share, self.whole = 1.0, True
+        """Whether all rows run to the end, so that they are checked; and with which probability this was drawn."""
+        self.dropped, self.saved_ms = 0, 0.0
+        """Answered rows that are computed no further, and the device's time that saves by the profile."""
         self.broken = False
         """The model raised on some of its rows, so there is nothing whole to report."""
         self.started, self.started_at = time.monotonic(), time.time()
@@ -94,12 +102,23 @@ class Pass:
         self.final_labels[list(rows)] = labels
         self.left -= len(rows)
 
+    def drop(self, rows: int, saved_ms: float) -> None:
+        """Compute so many answered rows no further."""
+        self.left -= rows
+        self.dropped += rows
+        self.saved_ms += saved_ms
+
     def close(self) -> list[bool]:
-        """Sum up once every row has reached the end; whether each answer left early and wrong, in order of release."""
+        """Sum up once no row is on its way; whether each answer left early and wrong, in order of release.
+
+        That is known only where all rows have reached the end of the model.
+        """
         exits, said, final = self.release.exits, self.labels, self.final_labels
         self.exits = np.array(exits, np.int32)
         self.released_s = np.array(self.released_at) - self._arrived()
         self.service_s = max(self.released_at) - self.started
+        if not self.whole:
+            return []
         return [exits[row] != FINAL and bool(said[exits[row]][row] != final[row]) for row in self.release.order]
 
 
@@ -127,9 +146,10 @@ class Flight:
         """(the rows at the places `go`, the others)."""
         going = set(go)
         others = [place for place in range(self.rows) if place not in going]
-        return self._part(engine, go), self._part(engine, others)
+        return self.keep(engine, go), self.keep(engine, others)
 
-    def _part(self, engine: Engine, places: Sequence[int]) -> Flight:
+    def keep(self, engine: Engine, places: Sequence[int]) -> Flight:
+        """A flight of its own for the rows at some places."""
         wanted, parts, place = set(places), [], 0
         for one, rows in self.parts:
             kept = [row for i, row in enumerate(rows) if place + i in wanted]

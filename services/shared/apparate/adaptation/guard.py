@@ -114,6 +114,11 @@ class BudgetLedger:
         self.spent, self.scarce = True, True
         """Without credit for one more disagreement; without the reserve and credit for one found in a sample."""
 
+    @property
+    def answers(self) -> int:
+        """Right ones that fill it, when it is empty."""
+        return math.ceil(self.most / self.budget)
+
     def observe(self, wrong: npt.NDArray[Any], each: float = 1.0) -> bool:
         """Book answers in order of release, True where one disagrees; whether the budget is spent.
 
