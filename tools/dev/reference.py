@@ -82,7 +82,9 @@ def default(field: FieldInfo) -> str:
     if value is None or value in ("", (), {}):
         return ""
     if isinstance(value, tuple):
-        return f"`{json.dumps([one.model_dump(by_alias=True) for one in value])}`"
+        return (
+            f"`{json.dumps([one.model_dump(by_alias=True) if isinstance(one, BaseModel) else one for one in value])}`"
+        )
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field
 
 from apparate.contract.pods import Gpu, PodTemplate, Resources
 from apparate.contract.shape import ListMap, Rule, Shape
 
+ExitParameter = Literal["exit.mode", "exit.max_ramp", "exit.min_confidence", "exit.deadline_ms"]
 PORT_0 = "port is 0: any free port is for local mode; here it must be 1..65535"
 
 
@@ -87,15 +88,15 @@ class Batching(Shape):
         default="sizeAge",
         description="sizeAge: a batch leaves when it is full or its oldest request has waited maxDelayMs. aimd: the "
         "same, and the largest batch, up to maxBatch, is the one whose passes take no more than half of slo.latencyMs. "
-        "deadline: a request that would not be answered within its timeout, or slo.latencyMs if that is less, is refused "
-        "at once with 429 and Retry-After.",
+        "deadline: a request that would not be answered within its timeout, or slo.latencyMs if that is less, is "
+        "refused at once with 429 and Retry-After.",
     )
     default_priority: int = Field(
         default=1,
         ge=1,
         le=2,
-        description="Priority of requests without the parameter priority. 1 is the high class; 2 (and more, in requests) "
-        "the low one, which goes last and is refused first.",
+        description="Priority of requests without the parameter priority. 1 is the high class; 2 (and more, in "
+        "requests) the low one, which goes last and is refused first.",
     )
     low_queue_share: float = Field(
         default=0.5, ge=0, le=1, description="Share of maxQueue that the low class may fill (0..1), at least one item."
@@ -161,11 +162,17 @@ class Serving(Shape):
         default=None,
         ge=1,
         le=3600,
-        description="A worker whose pass does not go on for so long, in seconds, is replaced: it has lost its device. When "
-        "missing: 4 seconds, or ten times the slowest profiled pass if that is longer.",
+        description="A worker whose pass does not go on for so long, in seconds, is replaced: it has lost its device. "
+        "When missing: 4 seconds, or ten times the slowest profiled pass if that is longer.",
     )
     load_timeout_seconds: int = Field(
         default=600, ge=10, le=86_400, description="Longest time a worker may take from start to ready, in seconds."
+    )
+    client_exits: tuple[ExitParameter, ...] = Field(
+        default=get_args(ExitParameter),
+        max_length=4,
+        description="Which parameters about its own early exit a request may have. They can only make it stricter than "
+        "the plan, so none can spend the accuracy budget; a parameter that is not listed gets 400.",
     )
     slo: Slo | None = Field(default=None, description="Latency objective, for dashboards and batching.")
     protocols: Protocols = Field(default=Protocols(), description="The faces a worker shows.")
