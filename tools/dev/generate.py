@@ -66,6 +66,11 @@ def chart() -> dict[str, str]:
     return _of_the_chart("readme")
 
 
+def dashboards() -> dict[str, str]:
+    """Grafana's dashboards, which the chart ships."""
+    return _of_the_chart("dashboards")
+
+
 def _of_the_chart(renderer: str) -> dict[str, str]:
     sys.path.insert(0, str(ROOT / "charts" / "generate"))
     try:
@@ -101,7 +106,16 @@ def command_line() -> dict[str, str]:
     return {f"{REFERENCE}/cli.md": NOTE + command_page()}
 
 
-RENDERERS: tuple[Callable[[], dict[str, str]], ...] = (wire, resource, crd, chart, settings, metrics, command_line)
+RENDERERS: tuple[Callable[[], dict[str, str]], ...] = (
+    wire,
+    resource,
+    crd,
+    chart,
+    dashboards,
+    settings,
+    metrics,
+    command_line,
+)
 
 
 def main() -> int:

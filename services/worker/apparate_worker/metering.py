@@ -65,8 +65,9 @@ class Meter:
             self._exits[ramp].inc()
         for ramp, labels in done.labels.items():
             self._wrong[ramp].inc(int(np.count_nonzero((done.exits == ramp) & (labels != done.final_labels))))
-        for ramp, seconds in done.timed or ():
-            self._segment[ramp].observe(seconds)
+        if done.timed and not done.pooled:  # with shadows it stops at every ramp: both kinds together add to no pass
+            for ramp, seconds in done.timed:
+                self._segment[ramp].observe(seconds)
         if (slo_s := self._slo_s) is not None:
             self._judged.inc(len(released))
             self._late.inc(sum(seconds > slo_s for seconds in released))

@@ -124,7 +124,7 @@ def a_prometheus(
     config = folder / "prometheus.yaml"
     config.write_text(yaml.safe_dump(told))
     (port,) = free_ports(1)
-    command = [
+    command: list[str | Path] = [
         find("prometheus"),
         f"--config.file={config}",
         f"--storage.tsdb.path={folder / 'tsdb'}",
@@ -142,7 +142,7 @@ def an_alertmanager(folder: Path) -> Iterator[Server]:
         yaml.safe_dump({"route": {"receiver": "nobody", "group_wait": "0s"}, "receivers": [{"name": "nobody"}]})
     )
     (port,) = free_ports(1)
-    command = [
+    command: list[str | Path] = [
         find("alertmanager"),
         f"--config.file={config}",
         f"--storage.path={folder / 'alertmanager'}",

@@ -1,0 +1,1 @@
+"""One file a dashboard: what is on it, and in which words."""
