@@ -16,7 +16,11 @@ from apparate_proto.inference import open_inference_pb2 as pb
 
 GRPC_METHOD = "/inference.GRPCInferenceService/ModelInfer"
 GRPC_LIVE = "/inference.GRPCInferenceService/ServerLive"
-DATATYPES = {"uint8": "UINT8", "int32": "INT32", "int64": "INT64", "float32": "FP32"}
+DATATYPES = {
+    "bool": "BOOL",
+    **{f"{kind}{bits}": f"{kind}{bits}".upper() for kind in ("uint", "int") for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
+}
 FINAL = -1  # exit ramp of an answer that was the model's own
 HEADER_LENGTH = "inference-header-content-length"
 

@@ -53,6 +53,9 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "Serve models on this machine: workers, controller and Redis.",
         "worker,controller",
     ),
+    "bench": Subcommand(
+        "apparate_demo.bench:bench_command", "Load a served model, and tell what its clients see.", "worker"
+    ),
     "status": Subcommand(
         "apparate.cli.status:status_command", "Plan, window and last decision of every model.", cluster=True
     ),

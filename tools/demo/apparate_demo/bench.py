@@ -1,0 +1,180 @@
+"""`apparate bench`: load on one served model from outside, and what its clients see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+import typer
+
+from apparate.cli.errors import BAD_INPUT, FAILED, CommandError
+from apparate.cli.output import Format, Output, show
+from apparate.cli.tables import table
+from apparate_demo import oip
+from apparate_demo.transport import connect
+
+TIMEOUT_S = 5.0
+VARIES = 16  # size of a dimension that varies, where no input is given
+MOST_ITEMS = 1024  # that requests are made of beforehand
+WARM_UP = 0.1  # share of the time that is not counted
+DTYPES = {name: np.dtype(dtype) for dtype, name in oip.DATATYPES.items()}
+
+
+@dataclass
+class Seen:
+    """What became of the requests; times in seconds."""
+
+    latencies: list[float] = field(default_factory=list)
+    exits: Counter[int] = field(default_factory=Counter)
+    revisions: set[int] = field(default_factory=set)
+    errors: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Figures; latencies in milliseconds, null where there was no answer."""
+        times = 1e3 * np.array(self.latencies)
+        percentiles = {
+            f"p{p}_ms": round(float(np.percentile(times, p)), 3) if len(times) else None for p in PERCENTILES
+        }
+        answered = len(times)
+        return {
+            "answers": answered,
+            "seconds": round(self.seconds, 2),
+            "throughput_rps": round(answered / self.seconds, 1) if self.seconds else 0.0,
+            **percentiles,
+            "exit_rates": {_ramp(ramp): round(count / answered, 4) for ramp, count in sorted(self.exits.items())},
+            "plan_revisions": sorted(self.revisions),
+            "errors": dict(self.errors),
+        }
+
+
+PROTOCOLS = ("http", "grpc")
+PERCENTILES = (25, 50, 95, 99)
+
+
+def _ramp(ramp: int) -> str:
+    return "final" if ramp == oip.FINAL else str(ramp)
+
+
+def bench_command(
+    model: Annotated[str, typer.Argument(help="Name of the model, as the worker serves it.")],
+    address: Annotated[
+        str, typer.Option(help="HOST:PORT of the worker, as `apparate serve` prints it.")
+    ] = "127.0.0.1:8080",
+    protocol: Annotated[str, typer.Option(help="http or grpc.")] = "http",
+    http: Annotated[str, typer.Option(help="With grpc and without --input: HOST:PORT that HTTP metadata is at.")] = "",
+    data: Annotated[
+        Path | None, typer.Option("--input", help=".npz with one array [N, ...] for each input. Default: random ones.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=1.0, max=3600.0, help="How long; the first tenth is not counted.")
+    ] = 10.0,
+    connections: Annotated[int, typer.Option(min=1, max=1024, help="Requests under way at any time.")] = 16,
+    rate: Annotated[
+        float, typer.Option(min=0.0, help="Requests a second by Poisson arrivals instead, whatever the answers do.")
+    ] = 0.0,
+    output: Output = Format.TABLE,
+) -> None:
+    """Load a served model and tell throughput, latencies and where answers left."""
+    traffic = oip.Traffic.load(data) if data is not None else oip.Traffic(_random(_inputs(http or address, model)))
+    if protocol not in PROTOCOLS:
+        raise CommandError(f"--protocol is {protocol!r}, must be one of {', '.join(PROTOCOLS)}", BAD_INPUT)
+    target = (protocol, address, model)
+    seen = asyncio.run(_load(target, traffic, seconds, connections, rate))
+    found = seen.to_json()
+    if not seen.latencies:
+        told = "; ".join(f"{count} times: {why}" for why, count in seen.errors.most_common(3)) or "none was sent"
+        raise CommandError(f"{address} gave no answer: {told}", FAILED)
+    show(found, output, lambda: _table(model, found))
+
+
+def _table(model: str, found: Mapping[str, Any]) -> None:
+    rows = [(name, "" if value is None else f"{value}") for name, value in found.items() if not isinstance(value, dict)]
+    rows += [(f"left at {ramp}", f"{share:.1%}") for ramp, share in found["exit_rates"].items()]
+    rows += [(f"error: {why}", str(count)) for why, count in found["errors"].items()]
+    table(model, ("", "measured"), rows, right=("measured",))
+
+
+def _inputs(address: str, model: str) -> list[dict[str, Any]]:
+    """What the model takes, by its metadata. Raises CommandError."""
+    url = f"http://{address}/v2/models/{model}"
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
+            found: list[dict[str, Any]] = json.load(response)["inputs"]
+    except urllib.error.HTTPError as error:
+        with error:
+            told = error.read()[:200].decode(errors="replace")
+        raise CommandError(f"{url} answers {error.code}: {told}", BAD_INPUT) from None
+    except (OSError, ValueError, KeyError) as error:
+        raise CommandError(f"no worker at {address}: {getattr(error, 'reason', error)} (--address)", FAILED) from None
+    return found
+
+
+def _random(inputs: list[dict[str, Any]]) -> dict[str, npt.NDArray[Any]]:
+    """[64, ...] inputs: normal numbers, ones where the type is whole. Raises CommandError."""
+    draw = np.random.default_rng(0)
+    arrays = {}
+    for one in inputs:
+        if one["datatype"] not in DTYPES:
+            raise CommandError(f"input {one['name']} is {one['datatype']}: give requests by --input", BAD_INPUT)
+        dtype = DTYPES[one["datatype"]]
+        shape = [64, *(VARIES if size == -1 else size for size in one["shape"][1:])]
+        whole = dtype.kind in "iu"
+        arrays[one["name"]] = np.ones(shape, dtype) if whole else draw.standard_normal(shape).astype(dtype)
+    return arrays
+
+
+async def _load(
+    target: tuple[str, str, str], traffic: oip.Traffic, seconds: float, connections: int, rate: float
+) -> Seen:
+    """Send requests to a (protocol, address, model) for so long: closed loop, or open loop at `rate`."""
+    transport = connect(*target)  # in the loop: a gRPC channel belongs to one
+    bodies = [transport.request(traffic.item(i)) for i in range(min(len(traffic), MOST_ITEMS))]
+    seen, clock = Seen(), time.monotonic
+    began = clock()
+    counted, ends = began + WARM_UP * seconds, began + seconds
+    sent = 0
+
+    async def one() -> None:
+        nonlocal sent
+        body, start = bodies[sent % len(bodies)], clock()
+        sent += 1
+        try:
+            answer = await transport.send(body)
+            done = clock()
+            found = transport.read(answer)
+        except Exception as error:  # noqa: BLE001 - any failure is a request without an answer, and is counted
+            seen.errors[f"{type(error).__name__}: {error}"[:200]] += 1
+            await asyncio.sleep(0.01)  # a server that refuses at once is not asked without end
+            return
+        if start >= counted and done <= ends:
+            seen.latencies.append(done - start)
+            seen.exits[found.exit_ramp] += 1
+            seen.revisions.add(found.revision)
+
+    async def closed() -> None:
+        while clock() < ends:
+            await one()
+
+    if rate > 0:
+        draw, at, tasks = np.random.default_rng(0), began, set()
+        while (at := at + draw.exponential(1.0 / rate)) < ends:
+            await asyncio.sleep(max(0.0, at - clock()))
+            tasks.add(task := asyncio.create_task(one()))
+            task.add_done_callback(tasks.discard)
+        await asyncio.gather(*tasks)
+    else:
+        await asyncio.gather(*(closed() for _ in range(connections)))
+    seen.seconds = ends - counted
+    await transport.close()
+    return seen
