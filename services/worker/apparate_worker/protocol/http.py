@@ -231,6 +231,7 @@ def http_server(face: HttpFace) -> HttpServer:
         access_log=False,
         server_header=False,
         date_header=False,
+        proxy_headers=False,  # nobody reads the address of a client
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=5,
     )
