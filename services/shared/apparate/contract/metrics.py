@@ -57,8 +57,36 @@ WORKER: tuple[Metric, ...] = (
     Metric(
         "apparate_wrong_exits",
         "counter",
-        "Early answers that disagree with the model's own, by the ramp they left at.",
+        "Early answers that disagree with the model's own, by the ramp they left at. Where only some passes are checked, "
+        "in the mode compact, each that is found counts for as many as it stands for.",
         (*_MODEL, "ramp"),
+    ),
+    Metric(
+        "apparate_checked_answers",
+        "counter",
+        "Answers of passes that were run to the end, so that early ones among them were checked; all but in the mode "
+        "compact.",
+        _MODEL,
+    ),
+    Metric(
+        "apparate_full_share_ratio",
+        "gauge",
+        "Probability with which a pass that may let answers go is run to the end now: 1, or less in the mode compact.",
+        _MODEL,
+    ),
+    Metric(
+        "apparate_stopped_passes",
+        "counter",
+        "Passes of the mode compact that ended before the end of the model, as every answer had left.",
+        _MODEL,
+    ),
+    Metric("apparate_dropped_rows", "counter", "Answered rows that the mode compact computed no further.", _MODEL),
+    Metric("apparate_saved_seconds", "counter", "Time of the device that this saved, as profiled.", _MODEL),
+    Metric(
+        "apparate_forced_exits",
+        "counter",
+        "Answers that left at a ramp whose error score was not below its threshold, or were dropped: 0 at any time.",
+        _MODEL,
     ),
     Metric(
         "apparate_accuracy_budget_ratio", "gauge", "Share of answers that may disagree: the accuracy budget.", _MODEL
