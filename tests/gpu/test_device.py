@@ -16,11 +16,12 @@ from apparate.contract.document import load_documents
 from apparate.feedback import FINAL
 from apparate.plan import Plan
 from apparate_worker.batching import Batcher, Pending
+from apparate_worker.device import DeviceThread
 from apparate_worker.engine import Engine, Schedule, link_to, warm_up
 from apparate_worker.errors import NotReady
 from apparate_worker.guard import WorkerGuard
 from apparate_worker.model.store import load_prepared
-from apparate_worker.serving import DeviceThread
+from apparate_worker.serving import Serving
 from support.models import X, items, write_prepared
 
 pytestmark = pytest.mark.gpu
@@ -88,7 +89,7 @@ async def _serve(engine, x, plan, ramps):
             return schedule
 
     loop, batcher = asyncio.get_running_loop(), Batcher(max_batch=8, max_delay_s=0.0, max_queue=1000)
-    thread = DeviceThread(
+    model = Serving(
         engine=engine,
         batcher=batcher,
         inputs=(X,),
@@ -97,6 +98,7 @@ async def _serve(engine, x, plan, ramps):
         reports=Reports(),
         loop=loop,
     )
+    thread = DeviceThread([model], loop=loop)
     thread.start()
     requests = [Pending({"x": one[None]}, 1, loop.create_future(), loop.time()) for one in x]
     for request in requests:

@@ -115,7 +115,7 @@ async def serve(document: Document, prepared: PreparedModel, settings: WorkerSet
         tell_end(settings.termination_log, Reason.DEVICE_LOST, worker.lost)
         await asyncio.sleep(LOST_PAUSE_S)
         _exit(LOST)
-    log.info("drained", served=worker.device_thread.served)
+    log.info("drained", served=worker.serving.served)
     if worker.device_thread.alive:  # stuck in a pass: a normal end would wait for it
         _exit(UNANSWERED)
     return 0 if answered else UNANSWERED

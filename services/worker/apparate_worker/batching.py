@@ -34,6 +34,7 @@ ALIGNMENT = 64  # bytes
 SWEEP_ABOVE = 64  # dropped requests that may stay in a queue before it is rebuilt; they hold their tensors
 LOW_ONE_IN = 16  # rows that start while both classes wait: the low one moves on, and costs the high one a sixteenth
 LOW_SHARE = 0.5  # of the queue that the low class may fill
+WANTED_S = 1.0  # where nobody has said: when several models want the device, one with an objective goes first
 UNKNOWN_S = 1e-3  # of a pass per row, where nobody has measured
 
 
@@ -166,6 +167,16 @@ class Line:
             requests.popleft()
         self.waiting -= len(into) - before
 
+    def deadlines(self, rows: int, wanted_s: float, into: list[float]) -> None:
+        """Append when answers of the next `rows` items are wanted: at their deadline, or `wanted_s` after arrival."""
+        most = len(into) + rows
+        for request in self.requests:
+            if len(into) >= most:
+                break
+            if not request.dropped:
+                items = min(request.count - request.taken, most - len(into))
+                into += [min(request.deadline, request.arrived + wanted_s)] * items
+
     def newest(self, items: int) -> list[Pending]:
         """Requests, newest first, that have so many items together and have not begun; empty when there are fewer."""
         found, short = [], items
@@ -191,7 +202,7 @@ class Batcher:
     times      how long passes take; by default a guess that passes correct
     policy     by default SizeAge
     low_share  of the queue, that the low class may fill
-    changed    to be told of changes together with other batchers; by default one of its own
+    wanted_s   an answer is wanted so long after its request has come, where the request has no deadline
     """
 
     def __init__(
@@ -204,15 +215,15 @@ class Batcher:
         policy: Policy | None = None,
         low_share: float = LOW_SHARE,
         pressure: Pressure | None = None,
-        changed: threading.Condition | None = None,
+        wanted_s: float = WANTED_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         times = times or PassTimes([UNKNOWN_S * rows for rows in range(max_batch + 1)])
         self.policy: Policy = policy or SizeAge(times, max_batch, max_delay_s)
         self.pressure = pressure or Pressure()
         self._clock, self._times = clock, times
-        self._changed = changed or threading.Condition()
-        self._max_queue = max_queue
+        self._changed = threading.Condition()
+        self._max_queue, self._wanted_s = max_queue, wanted_s
         self._lines = (Line(max_queue), Line(max(1, int(max_queue * low_share))))
         self.admission = Admission(self._lines, max_queue, times, self.pressure)
         self._waiting = self._turn = 0
@@ -235,6 +246,10 @@ class Batcher:
     def closed(self) -> bool:
         """Whether everything is refused."""
         return self._closed is not None
+
+    def tell(self, changed: threading.Condition) -> None:
+        """Tell this one of changes, as other batchers of the same device do. Before anybody puts or takes."""
+        self._changed = changed
 
     def put(self, request: Pending) -> None:
         """Queue every item of a request. Raises Overloaded, InvalidRequest for one that can never fit, NotReady."""
@@ -291,6 +306,13 @@ class Batcher:
         with self._changed:
             due_s = self.due_s(self._clock())
             return due_s is not None and due_s <= 0
+
+    def outlook(self) -> tuple[list[float], float]:
+        """(when the answers of the next batch are wanted, seconds that it takes). Under the lock; some must wait."""
+        deadlines: list[float] = []
+        for line in self._lines:
+            line.deadlines(self.policy.most - len(deadlines), self._wanted_s, deadlines)
+        return deadlines, self._times.of(len(deadlines))
 
     def due_s(self, now: float) -> float | None:
         """Seconds until a batch may start; None while nobody waits. Under the lock."""

@@ -1,4 +1,4 @@
-"""The device thread: takes batches, runs passes, lets answers go the moment a ramp allows, reports what happened."""
+"""What the device does for one model: runs passes, lets answers go the moment a ramp allows, reports what happened."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from apparate.contract.resource import TensorSpec
 from apparate.feedback import FINAL
 from apparate.service.telemetry import Faults, get_logger
 from apparate_worker.batching import Batcher, Item, stack
 from apparate_worker.engine import Engine, Output, Schedule
-from apparate_worker.errors import InferenceFailed, NotReady, WorkerError, words_of
+from apparate_worker.errors import InferenceFailed, WorkerError, words_of
 from apparate_worker.guard import WorkerGuard
-from apparate_worker.liveness import Health, is_fatal, stack_of
+from apparate_worker.liveness import Health, is_fatal
 from apparate_worker.passes import Flight, Parked, Pass
 from apparate_worker.release import scores
 
@@ -33,7 +32,6 @@ TIMED_EVERY = 32  # passes, of which the steps of one are timed
 PARKED_S = 1.0  # after which answered rows are taken on although the queue does not end, unless it is a crowd
 DONE = object()
 EMPTY: Array = np.zeros(0, np.int32)
-IDLE_TICK_S = 0.5  # how often an idle device thread shows that it turns
 log = get_logger(__name__)
 
 
@@ -50,12 +48,22 @@ class Reports(Protocol):
         """Take the report of a pass."""
 
 
-class DeviceThread:
-    """Owns the device: every torch call of serving happens in its one thread.
+class Others(Protocol):
+    """Everybody who may wait for the device."""
+
+    def due(self) -> bool:
+        """Whether a batch of any model would start at once."""
+
+    def crowd(self, beside: object) -> bool:
+        """Whether a whole batch of another model waits."""
+
+
+class Serving:
+    """One served model in the device thread; what other threads may call says so.
 
     remaining_ms(ramp, rows): time from a ramp's site to the end of the model, for so many rows.
+    threads: of the CPU, for one pass.
     trial: inputs of a pass that shows whether a device that failed can go on.
-    on_fatal is called, in that thread, when the device is lost; the thread has then ended.
     """
 
     def __init__(
@@ -72,18 +80,19 @@ class DeviceThread:
         remaining_ms: Callable[[int, int], float] = lambda ramp, rows: float(rows),
         threads: int = 1,
         trial: Mapping[str, Array] | None = None,
-        on_fatal: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
-        self._engine, self._batcher, self._inputs, self._guard = engine, batcher, tuple(inputs), guard
-        self._reports, self._loop, self._threads, self._on_fatal = reports, loop, threads, on_fatal
+        self._engine, self.batcher, self._inputs, self._guard = engine, batcher, tuple(inputs), guard
+        self._reports, self._loop, self.threads = reports, loop, threads
+        self.others: Others | None = None
+        """Who else waits for the device; the device thread's scheduler."""
+        self.over = threading.Event()
+        """Set when the batcher is closed and everything it gave has reached its end."""
         self.schedule = schedule
         """What the next pass runs under. Assigned from the event loop; read once at the start of each pass."""
-        self._turns = 0
         self.served = 0
         self.health = Health()
         self._trial = trial
         self._faults = Faults(log)
-        self._lost = False
         self._max_batch, self._tail_batch = max_batch, TAIL_BATCHES * max_batch
         self._remaining_ms = remaining_ms
         self._shedding, self._shed = False, 0
@@ -95,28 +104,11 @@ class DeviceThread:
         self._open = 0
         """Answers of the passes under way: the guard hears of a pass when its last row has reached the end."""
         self._parked = Parked(engine)
-        self._in_hand: Sequence[Item] = ()
-        self._thread = threading.Thread(target=self._main, name="device", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     @property
-    def alive(self) -> bool:
-        """Whether the thread runs and has its device."""
-        return self._thread.is_alive() and not self._lost
-
-    @property
-    def beats(self) -> int:
-        """A count that goes on while the thread and the device turn."""
-        return self._turns + self._engine.steps
-
-    def give_up(self, error: WorkerError) -> None:
-        """Take the device for lost in the middle of a pass: what is in hand gets `error`. Event loop only."""
-        log.error("device lost", error=str(error), stack=stack_of(self._thread))
-        self._lost = True
-        self._fail(self._in_hand, error)
+    def steps(self) -> int:
+        """Segments that were run. Any thread."""
+        return self._engine.steps
 
     @property
     def guarded(self) -> bool:
@@ -128,45 +120,26 @@ class DeviceThread:
         """Whether exits are closed until the answers to come have earned them."""
         return self._guard.spent
 
-    async def ended(self, within_s: float) -> bool:
-        """Wait for the pass that runs, once the batcher is closed; whether the thread ended within the time."""
-        await asyncio.to_thread(self._thread.join, within_s)
-        return not self._thread.is_alive()
+    @property
+    def parked(self) -> int:
+        """Answered rows whose way to the end of the model waits for a quiet moment."""
+        return self._parked.rows
 
-    def _main(self) -> None:
-        torch.set_num_threads(self._threads)  # a setting of the calling thread
-        np.seterr(all="ignore")  # inputs may hold anything; what is not a number never exits
-        try:
-            with torch.inference_mode():
-                while self._turn():
-                    self._turns += 1
-                while self._parked.rows:
-                    self._go_on(self._parked.take(self._tail_batch), to_end=True)
-        except BaseException as error:
-            self._lost = True
-            log.error("device lost", error=str(error), exc_info=error)
-            self._tell(self._fail, self._in_hand, NotReady(f"the worker lost its device: {error}"))
-            self._on_fatal(error)
+    @property
+    def overdue(self) -> bool:
+        """Whether rows have been parked for too long, unless a crowd waits. There must be some."""
+        return self._parked.oldest_s >= PARKED_S and not self._crowd() and not (self.others and self.others.crowd(self))
 
-    def _turn(self) -> bool:
-        """Serve the next batch, or take parked rows on when nobody waits or too many are parked; False: closed."""
-        batch = self._batcher.take(0.0 if self._parked.rows else IDLE_TICK_S)
-        if batch is None:
-            return False
-        if batch:
-            self._in_hand = batch
-            self._serve(batch)
-            self._in_hand = ()
+    def tidy(self, *, to_end: bool) -> None:
+        """Take the oldest parked rows on, to the end, or until somebody waits for an answer. There must be some."""
+        self._go_on(self._parked.take(self._tail_batch), to_end=to_end)
+
+    def check(self) -> None:
+        """See, when it is time, whether a device that failed can go on. Raises what means that it is lost."""
         if self.health.due():
             self._try()
-        parked = self._parked
-        if parked.rows and not batch:
-            self._go_on(parked.take(self._tail_batch), to_end=False)
-        elif parked.rows and parked.oldest_s >= PARKED_S and not self._crowd():
-            self._go_on(parked.take(self._tail_batch), to_end=True)
-        return True
 
-    def _serve(self, batch: list[Item]) -> None:
+    def serve(self, batch: list[Item]) -> None:
         """Run a batch until every row has its answer."""
         schedule = self._relieved(self._guard.admit(self.schedule))
         one = Pass(batch, schedule.plan)
@@ -176,7 +149,9 @@ class DeviceThread:
         if self._passes % TIMED_EVERY == 0:
             one.timed = []
         try:
-            journey = self._engine.start(stack(batch, self._inputs), schedule, shadow=self._shadows(schedule))
+            inputs = stack(batch, self._inputs)
+            one.input_s = time.monotonic() - one.started
+            journey = self._engine.start(inputs, schedule, shadow=self._shadows(schedule))
             going: Flight | None = Flight(journey, [(one, list(range(len(batch))))])
             while going is not None:
                 going = self._leg(going)
@@ -192,13 +167,12 @@ class DeviceThread:
         left = [one.items[row] for row in one.release.rest()]
         if len(one.items) == 1:
             self._faults("the model raised on a request", error)
-            self._tell(self._fail, left, InferenceFailed(f"the model raised on this request: {words_of(error)}"))
+            self._tell(fail, left, InferenceFailed(f"the model raised on this request: {words_of(error)}"))
             return
         for item in left:
-            self._serve([item])
+            self.serve([item])
 
     def _try(self) -> None:
-        """See whether a device that failed can go on. Raises what means that it is lost."""
         if self._trial is None:
             return
         try:
@@ -225,9 +199,13 @@ class DeviceThread:
         self._shed += 1
         return schedule if self._shed % RAMPS_WHEN_SHED == 0 else schedule.without_ramps
 
+    def _due(self) -> bool:
+        """Whether somebody waits for the device whose batch may start."""
+        return self.batcher.due() if self.others is None else self.others.due()
+
     def _crowd(self) -> bool:
         """Whether whole batches wait. What stood aside, however long ago, would delay them all."""
-        return self._batcher.waiting >= self._max_batch
+        return self.batcher.waiting >= self._max_batch
 
     def _room(self, rows: int) -> bool:
         """Whether so many answered rows may step aside, and their pass stay open."""
@@ -241,7 +219,7 @@ class DeviceThread:
         if not (schedule.inactive and schedule.active):
             return False
         self._opened = self._opened or self.schedule.plan.exits_open
-        if self._batcher.waiting >= (1 if self._opened else self._max_batch):
+        if self.batcher.waiting >= (1 if self._opened else self._max_batch):
             return False
         return self._reports.wants_shadows(opened=self._opened)
 
@@ -279,7 +257,7 @@ class DeviceThread:
                 if isinstance(output, Output):
                     self._take(output, flight)
                     continue
-                if not to_end and self._batcher.due():
+                if not to_end and self._due():
                     self._parked.add(flight)
                     return
                 flights = self._parked.joining(flight, self._tail_batch)
@@ -362,11 +340,6 @@ class DeviceThread:
             self._under_way.remove(one)
             self._open -= len(one.items)
 
-    @staticmethod
-    def _fail(items: Sequence[Item], error: WorkerError) -> None:
-        for item in items:
-            item.request.fail(error)
-
     def _tell(self, call: Callable[..., None], *args: Any) -> None:
         """Have the event loop run `call`. Once the loop is closed nobody waits for an answer any more."""
         try:
@@ -388,3 +361,9 @@ def _timing(outputs: Iterator[Output | None], into: list[tuple[int, float]]) -> 
 def _answer(answers: Sequence[tuple[Item, Array, int]], ramp: int, revision: int) -> None:
     for item, values, label in answers:
         item.request.answer(item.index, values, label, ramp, revision)
+
+
+def fail(items: Sequence[Item], error: WorkerError) -> None:
+    """Requests get an error for an answer. Event loop only."""
+    for item in items:
+        item.request.fail(error)

@@ -20,6 +20,7 @@ from apparate.plan import Plan
 from apparate.service.telemetry import get_logger
 from apparate_worker import gpu
 from apparate_worker.batching import Batcher
+from apparate_worker.device import DeviceThread
 from apparate_worker.engine import Array, Engine, Schedule, link_to, warm_up
 from apparate_worker.errors import InvalidSetup, NotReady, words_of
 from apparate_worker.feedback import Identity, RedisSender, Reporter
@@ -29,6 +30,7 @@ from apparate_worker.liveness import Stalled, Watch, longest_pause_s
 from apparate_worker.metering import Meter
 from apparate_worker.model.store import PreparedModel
 from apparate_worker.objects import Wishes, plan_source
+from apparate_worker.passes import Pass
 from apparate_worker.plain import remaining_table
 from apparate_worker.plans import PlanKeeper, follow
 from apparate_worker.protocol.dataplane import Dataplane
@@ -36,7 +38,7 @@ from apparate_worker.protocol.grpc import GrpcFace, grpc_server
 from apparate_worker.protocol.http import HttpFace, http_server
 from apparate_worker.protocol.models import Models, State
 from apparate_worker.protocol.tensors import BYTES, DTYPES
-from apparate_worker.serving import TAIL_BATCHES, DeviceThread
+from apparate_worker.serving import TAIL_BATCHES, Serving
 from apparate_worker.settings import WorkerSettings
 
 log = get_logger(__name__)
@@ -78,6 +80,7 @@ class Worker:
         self._meter.want(spec.serving.slo)
         self._budget = spec.budget.accuracy_loss
         self._engine = Engine(prepared.model, prepared.heads, link_to(device))
+        self.device_thread = DeviceThread(loop=self._loop, on_fatal=self._device_lost)
         self._batcher = Batcher(
             max_batch=spec.serving.max_batch,
             max_delay_s=spec.serving.max_delay_ms / 1e3,
@@ -91,12 +94,12 @@ class Worker:
             shadow_share=spec.adaptation.shadow_share,
             early_share=EARLY_SHADOW_COST / max(catalog.overhead_share(range(catalog.ramps)), EARLY_SHADOW_COST),
             sender=self._sender,
-            on_pass=self._meter.passed,
+            on_pass=self._passed,
         )
         self._guard = WorkerGuard(spec.budget.accuracy_loss, catalog.ramps, max(spec.serving.replicas, 1))
         self._keeper = PlanKeeper(catalog, spec.budget.ramp_overhead)
         remaining = remaining_table(catalog, TAIL_BATCHES * spec.serving.max_batch).tolist()
-        self.device_thread = DeviceThread(
+        self.serving = Serving(
             engine=self._engine,
             batcher=self._batcher,
             inputs=prepared.inputs,
@@ -108,8 +111,8 @@ class Worker:
             remaining_ms=lambda ramp, rows: remaining[rows][ramp],
             threads=spec.serving.threads,
             trial={spec.name: warm_array(spec, 1) for spec in prepared.inputs},
-            on_fatal=self._device_lost,
         )
+        self.device_thread.add(self.serving)
         longest_s = spec.serving.stall_seconds or longest_pause_s(catalog, spec.serving.max_batch)
         self._watch = Watch(lambda: self.device_thread.beats, longest_s)
         self.dataplane = Dataplane(
@@ -212,12 +215,16 @@ class Worker:
         for size in sorted({1, 2, self._spec.serving.max_batch}):
             inputs = {spec.name: warm_array(spec, size) for spec in self.dataplane.inputs}
             try:
-                warm_up(self._engine, inputs, [everything, self.device_thread.schedule])
+                warm_up(self._engine, inputs, [everything, self.serving.schedule])
             except Exception as error:
                 raise InvalidSetup(f"the model raises on a batch of {size}: {words_of(error)}") from error
 
+    def _passed(self, done: Pass) -> None:
+        self._meter.passed(done)
+        self.dataplane.statistics.passed(done)
+
     def _apply(self, plan: Plan) -> None:
-        self.device_thread.schedule = Schedule(plan, self._ramps)
+        self.serving.schedule = Schedule(plan, self._ramps)
         if self._heartbeat is not None:
             self._heartbeat.hurry()
 
@@ -239,7 +246,7 @@ class Worker:
 
     def _well(self) -> bool:
         """Whether the last pass, or a trial since, was fine."""
-        return self._alive() and not self.device_thread.health.unwell
+        return self._alive() and not self.serving.health.unwell
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` until draining ends; without it the worker cannot go on."""
@@ -283,9 +290,9 @@ class Worker:
             worker=self._settings.name,
             epoch=self._epoch,
             revision=self._keeper.plan.revision,
-            guarded=self.device_thread.guarded,
+            guarded=self.serving.guarded,
             in_flight=self.dataplane.in_flight,
-            served=self.device_thread.served,
+            served=self.serving.served,
             dropped=self._dropped(),
             refused=str(refused)[:REFUSED_CHARS] if refused is not None else "",
             refused_revision=refused.revision if refused is not None else 0,
@@ -293,8 +300,8 @@ class Worker:
 
     def _metrics(self) -> bytes:
         gauges = {
-            "apparate_guard_closed": float(self.device_thread.guarded),
-            "apparate_guard_spent": float(self.device_thread.spent),
+            "apparate_guard_closed": float(self.serving.guarded),
+            "apparate_guard_spent": float(self.serving.spent),
             "apparate_accuracy_budget_ratio": self._budget,
             "apparate_queue_limit_requests": self._spec.serving.max_queue,
             "apparate_batch_limit_requests": self._spec.serving.max_batch,

@@ -12,12 +12,13 @@ from apparate.feedback import FINAL
 from apparate.plan import Plan
 from apparate_worker import serving
 from apparate_worker.batching import Batcher, Item, Pending
+from apparate_worker.device import DeviceThread
 from apparate_worker.engine import CpuLink, Engine, Schedule
 from apparate_worker.errors import InferenceFailed, NotReady
 from apparate_worker.feedback import Identity, RedisSender, Reporter
 from apparate_worker.guard import WorkerGuard
 from apparate_worker.passes import Flight, Pass
-from apparate_worker.serving import DeviceThread
+from apparate_worker.serving import Serving
 from support.models import X, a_prepared_model, items, no_hook
 
 THRESHOLDS = [0.05, 0.08]
@@ -53,7 +54,7 @@ async def serve(x, *, plan=PLAN, gap_s=0.0, every=0, hook=no_hook, max_batch=4, 
     random = np.random.default_rng(seed)
     prepared = a_prepared_model(hook=hook, sharp=2.0)
     batcher, reports = Batcher(max_batch=max_batch, max_delay_s=0.0, max_queue=1000), Reports(every)
-    thread = DeviceThread(
+    model = Serving(
         engine=Engine(prepared.model, prepared.heads, CpuLink()),
         batcher=batcher,
         inputs=(X,),
@@ -67,6 +68,7 @@ async def serve(x, *, plan=PLAN, gap_s=0.0, every=0, hook=no_hook, max_batch=4, 
         Pending({"x": one[None]}, 1, asyncio.get_running_loop().create_future(), asyncio.get_running_loop().time())
         for one in x
     ]
+    thread = DeviceThread([model], loop=asyncio.get_running_loop())
     thread.start()
     for number, request in enumerate(requests):
         batcher.put(request)
@@ -104,8 +106,8 @@ def wanted(prepared, x, ramps):
 )
 async def test_every_request_leaves_where_the_exit_rule_says_and_is_reported_whole(arrivals, monkeypatch):
     monkeypatch.setattr(serving, "PARKED_S", 0.002)  # parked rows go on among everything else
-    monkeypatch.setattr(DeviceThread, "_room", lambda self, rows: True)
-    monkeypatch.setattr(DeviceThread, "_relieved", lambda self, schedule: schedule)
+    monkeypatch.setattr(Serving, "_room", lambda self, rows: True)
+    monkeypatch.setattr(Serving, "_relieved", lambda self, schedule: schedule)
     x = items(400)
     slow = {"hook": lambda k, value: time.sleep(0.0003)} if "seed" in arrivals else {}
     requests, _, reports, prepared = await serve(x, every=3, **arrivals, **slow)
@@ -164,7 +166,7 @@ async def test_in_a_crowd_rows_step_aside_while_there_is_room_and_then_most_pass
 
 async def test_what_has_stood_aside_too_long_is_taken_on_although_the_queue_does_not_end(monkeypatch):
     monkeypatch.setattr(serving, "PARKED_S", 0.0)
-    monkeypatch.setattr(DeviceThread, "_crowd", lambda self: False)
+    monkeypatch.setattr(Serving, "_crowd", lambda self: False)
     _, _, reports, _ = await serve(items(400), together=400)
     started = np.array([done.started for done in reports.passes])  # in the order of their ends
     assert np.abs(started.argsort().argsort() - np.arange(len(started))).max() < 10
@@ -195,7 +197,7 @@ async def test_the_guard_hears_late_of_so_many_answers_at_most_although_nobody_w
     threshold = float(wanted(prepared, x, [0])[0][by_error[200], 0])
     rows = x[[*by_error[:leaving], *by_error[len(x) + leaving - 4 :]]]
     loop = asyncio.get_running_loop()
-    thread = DeviceThread(
+    model = Serving(
         engine=Engine(prepared.model, prepared.heads, CpuLink()),
         batcher=Batcher(max_batch=4, max_delay_s=0.0, max_queue=10),
         inputs=(X,),
@@ -209,10 +211,10 @@ async def test_the_guard_hears_late_of_so_many_answers_at_most_although_nobody_w
     with torch.inference_mode():
         for number in range(1, 101):
             request = Pending({"x": rows}, 4, loop.create_future(), time.monotonic())
-            thread._serve([Item(request, i) for i in range(4)])
+            model.serve([Item(request, i) for i in range(4)])
             late.append(4 * number - guard.heard)
     assert 0 < max(late) <= 4 * serving.OPEN_BATCHES
-    assert thread._parked.rows <= 4 * serving.PARKED_BATCHES
+    assert model._parked.rows <= 4 * serving.PARKED_BATCHES
 
 
 def test_shadows_are_drawn_more_often_before_an_exit_has_been_open_and_never_at_a_share_of_none():
@@ -262,7 +264,7 @@ async def test_answered_rows_that_reach_the_end_first_do_not_answer_for_those_be
     prepared = a_prepared_model()
     batcher, reports = Batcher(max_batch=4, max_delay_s=0.0, max_queue=10), Reports()
     loop = asyncio.get_running_loop()
-    thread = DeviceThread(
+    model = Serving(
         engine=Engine(prepared.model, prepared.heads, CpuLink()),
         batcher=batcher,
         inputs=(X,),
@@ -276,10 +278,10 @@ async def test_answered_rows_that_reach_the_end_first_do_not_answer_for_those_be
     one = Pass([Item(request, i) for i in range(4)], PLAN)
     one.release.at(0, np.array([0.0, 0.0, 0.9, 0.9], np.float32), 0.5)
     with torch.inference_mode():
-        journey = thread._engine.start({"x": items(4)}, thread.schedule)
-        ahead, behind = Flight(journey, [(one, [0, 1, 2, 3])]).divide(thread._engine, [0, 1])
-        thread._go_on([ahead], to_end=True)
+        journey = model._engine.start({"x": items(4)}, model.schedule)
+        ahead, behind = Flight(journey, [(one, [0, 1, 2, 3])]).divide(model._engine, [0, 1])
+        model._go_on([ahead], to_end=True)
         assert not reports.passes
-        thread._leg(behind)
+        model._leg(behind)
     await asyncio.sleep(0)
     assert [len(done.items) for done in reports.passes] == [4]
