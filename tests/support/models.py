@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -188,8 +188,21 @@ def filled(worker: Worker) -> None:
     worker._guard.observe([False] * 100)
 
 
-def write_prepared(folder: Path, *, redis: bool = False, **spec: Any) -> Path:
-    """A document and its prepared folder, traced, cut and stored by the real tooling; the document's path."""
+ENDLESS, CRASH, TOO_LARGE = 1000.0, 2000.0, 3000.0
+WILD = f"""
+    while bool((v_inputs_0 == {ENDLESS}).any()):
+        v_inputs_0 = v_inputs_0 * 1.0
+    assert not bool((v_inputs_0 == {CRASH}).any()), "CUDA error: an illegal memory access was encountered"
+    assert not bool((v_inputs_0 == {TOO_LARGE}).any()), "CUDA out of memory. Tried to allocate 2.00 GiB"
+"""
+"""What a model does before its first segment, when a value of an input asks for it."""
+
+
+def write_prepared(folder: Path, *, before: str = "", **spec: Any) -> Path:
+    """A document and its prepared folder, traced, cut and stored by the real tooling; the document's path.
+
+    before: lines that the first segment runs first.
+    """
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3)).eval()
     document = a_document(base=folder, **spec)
@@ -206,7 +219,11 @@ def write_prepared(folder: Path, *, redis: bool = False, **spec: Any) -> Path:
     }
     partial = document.prepared.with_name("partial")
     partial.mkdir(parents=True)
-    save_backbone(partial, {n.name: value for n, value in graph.constants.items()}, cut(graph, at, ["x"], None))
+    text = cut(graph, at, ["x"], None)
+    head, _, body = text.segments[0].code.partition("\n")
+    first = replace(text.segments[0], code=f"{head}{before.rstrip()}\n{body}")
+    text = replace(text, segments=(first, *text.segments[1:]))
+    save_backbone(partial, {n.name: value for n, value in graph.constants.items()}, text)
     save_ramps(partial, ramps)
     publish(partial, document.prepared, RampCatalog.from_json(catalog.to_json() | extra))
     path = folder / "tiny.yaml"

@@ -38,12 +38,12 @@ class Unwell(RuntimeError):
 def is_fatal(error: BaseException) -> bool:
     """Whether the device is lost: after a CUDA error every later call fails too, so the process must be replaced."""
     accelerator = getattr(torch, "AcceleratorError", None)
-    return (accelerator is not None and isinstance(error, accelerator)) or "CUDA error" in str(error)
+    return (accelerator is not None and isinstance(error, accelerator)) or "CUDA error" in words_of(error)
 
 
 def is_exhausted(error: BaseException) -> bool:
     """Whether it was the device that failed, not the request, and it may be able to go on: it lacks memory."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(one in str(error) for one in EXHAUSTED)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(one in words_of(error) for one in EXHAUSTED)
 
 
 class Health:

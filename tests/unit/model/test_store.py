@@ -8,17 +8,31 @@ import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from apparate.catalog import RampCatalog
 from apparate.contract.document import Document
 from apparate.contract.resource import TensorSpec
 from apparate_worker.model.errors import InvalidPrepared
 from apparate_worker.model.ramps import RampHead, RampShape, describe
-from apparate_worker.model.store import CATALOG, FILES, RAMPS, load_prepared, publish, save_backbone, save_ramps
+from apparate_worker.model.sources import source_sha256
+from apparate_worker.model.store import (
+    CATALOG,
+    FILES,
+    RAMPS,
+    SEGMENTS,
+    _digest,
+    load_prepared,
+    publish,
+    save_backbone,
+    save_ramps,
+)
+from apparate_worker.model.store import MODEL as WEIGHTS
 from support.nets import CPU, IMAGE, Residual, in_pieces, pixels, seeded, traced, write_model
 
 MODEL = seeded(Residual())
@@ -80,6 +94,97 @@ def cut_short(path: Path) -> None:
 def test_a_folder_that_was_changed_is_refused(document: Document, name: str, harm: Callable[[Path], None]):
     harm(document.prepared / name)
     with pytest.raises(InvalidPrepared, match=name.replace(".", r"\.")):
+        load_prepared(document.prepared, document, CPU)
+
+
+def sealed(folder: Path) -> None:
+    """Give a changed folder digests that match, as a tool that writes it wrongly would."""
+    content = json.loads((folder / CATALOG).read_text())
+    content["files"] = {name: source_sha256(folder / name) for name in FILES}
+    content["digest"] = _digest(content)
+    (folder / CATALOG).write_text(json.dumps(content))
+
+
+def with_tensors(name: str, change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
+    def harm(folder: Path) -> None:
+        tensors = {key: value.clone() for key, value in load_file(folder / name).items()}
+        change(tensors)
+        save_file(tensors, folder / name)
+
+    return harm
+
+
+def with_catalog(**change: object) -> Callable[[Path], None]:
+    def harm(folder: Path) -> None:
+        content = json.loads((folder / CATALOG).read_text())
+        (folder / CATALOG).write_text(json.dumps(content | change))
+
+    return harm
+
+
+def no_code(folder: Path) -> None:
+    (folder / SEGMENTS).write_text((folder / SEGMENTS).read_text().replace("torch.ops.aten.relu", "torch.ops.aten.rel"))
+
+
+def half_a_file(folder: Path) -> None:
+    content = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(content[: len(content) // 2])
+
+
+def drop(tensors: dict[str, torch.Tensor]) -> None:
+    del tensors[next(name for name, value in tensors.items() if value.dim() == 4)]
+
+
+def narrow(tensors: dict[str, torch.Tensor]) -> None:
+    name = next(name for name, value in tensors.items() if value.dim() == 4)
+    tensors[name] = tensors[name][:, :1].contiguous()
+
+
+def two_classes(tensors: dict[str, torch.Tensor]) -> None:
+    tensors |= {"0.weight": torch.ones(2, 8), "0.bias": torch.ones(2)}
+
+
+def fewer_features(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["2.weight"] = tensors["2.weight"][:, :3].contiguous()
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (half_a_file, "model.safetensors cannot be read"),
+        (
+            with_tensors(WEIGHTS, drop),
+            "model.safetensors has no tensor .* which segments.json needs",
+        ),
+        (with_tensors(WEIGHTS, narrow), "model.safetensors does not fit segments.json"),
+        (no_code, "segments.json cannot be run"),
+        (with_tensors(RAMPS, lambda t: t.pop("1.bias")), "ramps.safetensors: ramp 1 has no '1.bias'"),
+        (with_tensors(RAMPS, fewer_features), "ramps.safetensors does not fit segments.json"),
+        (with_tensors(RAMPS, two_classes), "ramps.safetensors: ramp 0 says"),
+        (with_catalog(ramps=[{"pooling": "none"}] * 4), "ramps.safetensors: ramp 0 has no 'dimensions'"),
+        (with_catalog(inputs=7), "catalog.json does not describe a model"),
+        (with_catalog(inputs=[{"name": "pixels"}]), "catalog.json does not describe a model"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_loaded_is_told_by_file(document: Document, harm: Callable[[Path], None], said: str):
+    harm(document.prepared)
+    sealed(document.prepared)
+    with pytest.raises(InvalidPrepared, match=said):
+        load_prepared(document.prepared, document, CPU)
+
+
+@pytest.mark.parametrize("name", [CATALOG, *FILES])
+def test_a_file_that_cannot_be_read_is_told_by_name(document: Document, name: str, monkeypatch: pytest.MonkeyPatch):
+    opened = Path.open
+
+    def refuse(self: Path, *args: Any, **options: Any) -> Any:  # who runs as root may read everything
+        if self.name == name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return opened(self, *args, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(InvalidPrepared, match=rf"{name} cannot be read: .*Permission denied"):
         load_prepared(document.prepared, document, CPU)
 
 

@@ -23,5 +23,9 @@ class InvalidPrepared(ModelError):
     """A prepared folder that is missing, half-written or changed since it was written."""
 
 
+class NotEnoughMemory(ModelError):
+    """A model that cannot fit into the memory that is left."""
+
+
 class InvalidProfile(ModelError):
     """Measured latencies that cannot be true of one pass."""

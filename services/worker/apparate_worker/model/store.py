@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -24,15 +25,18 @@ from torch import Tensor
 from apparate.catalog import InvalidCatalog, RampCatalog
 from apparate.contract.document import Document
 from apparate.contract.resource import TensorSpec
+from apparate_worker.errors import words_of
 from apparate_worker.model.cutting import Cut, Source
-from apparate_worker.model.errors import InvalidPrepared
+from apparate_worker.model.errors import InvalidPrepared, UnsupportedModel
+from apparate_worker.model.memory import check_room
 from apparate_worker.model.ramps import RampHead, RampShape, Tail
 from apparate_worker.model.segments import SegmentedModel, assemble
-from apparate_worker.model.sources import source_sha256
+from apparate_worker.model.sources import dtype_of, source_sha256
 
 CATALOG, MODEL, SEGMENTS, RAMPS = "catalog.json", "model.safetensors", "segments.json", "ramps.safetensors"
 FILES = (MODEL, SEGMENTS, RAMPS)
 FORMAT = 1
+HARMLESS_SIZE = 32  # of dimensions that vary
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +87,13 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
 def load_backbone(folder: Path, device: torch.device) -> tuple[SegmentedModel, Tail | None]:
     """The running model of a folder, and what its ramps end with. Raises InvalidPrepared."""
     model, constants = load_cut(folder, device)
-    tail = Tail.of(model.tail, constants, device) if model.tail is not None else None
-    return assemble(model, constants, device), tail
+    try:
+        tail = Tail.of(model.tail, constants, device) if model.tail is not None else None
+        return assemble(model, constants, device), tail
+    except KeyError as error:
+        raise InvalidPrepared(f"{folder / MODEL} has no tensor {error}, which {SEGMENTS} needs") from None
+    except UnsupportedModel as error:
+        raise InvalidPrepared(f"{folder / SEGMENTS} cannot be run: {error}") from error
 
 
 def load_cut(folder: Path, device: torch.device, name: str = SEGMENTS) -> tuple[Cut, dict[str, Tensor]]:
@@ -92,7 +101,7 @@ def load_cut(folder: Path, device: torch.device, name: str = SEGMENTS) -> tuple[
     constants = _tensors(folder / MODEL, device)
     try:
         return _cut(json.loads((folder / name).read_text(encoding="utf-8"))), constants
-    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidPrepared(f"{folder / name} cannot be read: {error}") from error
 
 
@@ -115,8 +124,9 @@ def load_ramps(
             shape = RampShape(int(one["dimensions"]), one["pooling"], bool(one["masked"]))
             weight, bias = tensors[f"{r}.weight"], tensors[f"{r}.bias"]
             heads.append(RampHead(shape, weight, bias, float(tensors[f"{r}.temperature"]), tail))
-        except KeyError as error:
-            raise InvalidPrepared(f"{folder}: ramp {r} has no {error}") from None
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            what = f"has no {error}" if isinstance(error, KeyError) else f"cannot be read: {error}"
+            raise InvalidPrepared(f"{folder / RAMPS}: ramp {r} {what}") from None
     return tuple(heads)
 
 
@@ -164,11 +174,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 def read_catalog(folder: Path) -> RampCatalog:
     """The catalog of a prepared folder, its own digest and its files checked. Raises InvalidPrepared."""
-    if not folder.is_dir():
-        raise InvalidPrepared(f"{folder} does not exist: prepare the model first (apparate prepare -f ...)")
-    missing = [name for name in (CATALOG, *FILES) if not (folder / name).is_file()]
-    if missing:
-        raise InvalidPrepared(f"{folder} is not a whole prepared model: it has no {', '.join(missing)}")
+    _check_whole(folder)
     try:
         content = json.loads((folder / CATALOG).read_text(encoding="utf-8"))
         catalog = RampCatalog.from_json(content)
@@ -177,9 +183,21 @@ def read_catalog(folder: Path) -> RampCatalog:
     if content.get("digest") != _digest(content):
         raise InvalidPrepared(f"{folder / CATALOG} was changed after it was prepared: its digest does not match")
     for name in FILES:
-        if source_sha256(folder / name) != dict(content.get("files", {})).get(name):
+        try:
+            found = source_sha256(folder / name)
+        except OSError as error:
+            raise InvalidPrepared(f"{folder / name} cannot be read: {error.strerror}") from error
+        if found != dict(content.get("files", {})).get(name):
             raise InvalidPrepared(f"{folder / name} was changed after it was prepared: its digest does not match")
     return catalog
+
+
+def _check_whole(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InvalidPrepared(f"{folder} does not exist: prepare the model first (apparate prepare -f ...)")
+    missing = [name for name in (CATALOG, *FILES) if not (folder / name).is_file()]
+    if missing:
+        raise InvalidPrepared(f"{folder} is not a whole prepared model: it has no {', '.join(missing)}")
 
 
 def load_prepared(folder: Path, document: Document, device: torch.device) -> PreparedModel:
@@ -188,19 +206,55 @@ def load_prepared(folder: Path, document: Document, device: torch.device) -> Pre
     Raises InvalidPrepared when the folder is missing, half-written or changed, or was prepared for a model with other
     inputs than the document's.
     """
+    _check_whole(folder)
+    check_room(str(folder), sum((folder / name).stat().st_size for name in (MODEL, RAMPS)), device)
     catalog = read_catalog(folder)
     extra = catalog.extra
-    inputs = tuple(TensorSpec.model_validate(one) for one in extra["inputs"])
+    try:
+        inputs = tuple(TensorSpec.model_validate(one) for one in extra["inputs"])
+        output, classes, described = str(extra["output"]), tuple(extra["classes"]), extra["ramps"]
+    except (KeyError, TypeError, ValidationError) as error:
+        raise InvalidPrepared(f"{folder / CATALOG} does not describe a model: {error}") from error
     wanted = document.model.spec.model
     if inputs != wanted.inputs:
         raise InvalidPrepared(f"{folder} was prepared for other inputs than the document has: prepare the model again")
     model, tail = load_backbone(folder, device)
-    heads = load_ramps(folder, extra["ramps"], device, tail)
+    heads = load_ramps(folder, described, device, tail)
     if not len(heads) == catalog.ramps == len(model.segments) - 1:
         raise InvalidPrepared(
             f"{folder} has {len(heads)} ramps, {catalog.ramps} latencies, {len(model.segments)} segments"
         )
-    return PreparedModel(catalog, model, heads, inputs, str(extra["output"]), tuple(extra["classes"]))
+    _check_fits(folder, model, heads, {spec.name: _harmless(spec, device) for spec in inputs})
+    return PreparedModel(catalog, model, heads, inputs, output, classes)
+
+
+def _check_fits(folder: Path, model: SegmentedModel, heads: Sequence[RampHead], inputs: Mapping[str, Tensor]) -> None:
+    """Run one item through, so that files that do not fit each other are found by name. Raises InvalidPrepared."""
+    culprit = folder / MODEL
+    try:
+        with torch.inference_mode():
+            state = model.start(inputs)
+            said = []
+            for k, head in enumerate(heads):
+                culprit = folder / MODEL
+                state = model.advance(k, state)
+                culprit = folder / RAMPS
+                said.append(head.answer(model.site(state), model.mask(state)).shape)
+            culprit = folder / MODEL
+            scores = model.output(model.advance(len(heads), state))
+    except Exception as error:
+        raise InvalidPrepared(f"{culprit} does not fit {SEGMENTS}: {words_of(error)}") from error
+    for r, shape in enumerate(said):
+        if shape != scores.shape:
+            raise InvalidPrepared(f"{folder / RAMPS}: ramp {r} says {list(shape)}, the model {list(scores.shape)}")
+
+
+def _harmless(spec: TensorSpec, device: torch.device) -> Tensor:
+    """One item: ones, which are a token, an unmasked place, a number."""
+    shape = [1, *(min(spec.max_size, HARMLESS_SIZE) if size == -1 else size for size in spec.shape)]
+    if spec.datatype == "BYTES":
+        return torch.ones([*shape, min(spec.max_size, HARMLESS_SIZE)], dtype=torch.uint8, device=device)
+    return torch.ones(shape, dtype=dtype_of(spec), device=device)
 
 
 def weights_sha256(tensors: Mapping[str, Tensor]) -> str:
