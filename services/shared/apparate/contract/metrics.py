@@ -57,8 +57,8 @@ WORKER: tuple[Metric, ...] = (
     Metric(
         "apparate_wrong_exits",
         "counter",
-        "Early answers that disagree with the model's own, by the ramp they left at. Where only some passes are checked, "
-        "in the mode compact, each that is found counts for as many as it stands for.",
+        "Early answers that disagree with the model's own, by the ramp they left at. In the mode compact, where only "
+        "some passes are checked, each that is found counts for as many as it stands for.",
         (*_MODEL, "ramp"),
     ),
     Metric(
