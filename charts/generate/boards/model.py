@@ -236,6 +236,41 @@ WORK = (
         stacked=True,
     ),
     Panel(
+        "Compute saved",
+        "Time of the device that each second spares, as profiled, where answered rows are computed no further. 0 in "
+        "the mode report.",
+        "s",
+        (Query(f"sum({rate('apparate_saved_seconds_total', MODEL)})", "saved each second"),),
+    ),
+    Panel(
+        "Checked answers",
+        "Share of answers in passes that ran to the end, and the probability with which a pass is drawn for it now. "
+        "Below 1 in the mode compact only.",
+        "percentunit",
+        (
+            Query(
+                share(
+                    f"sum({rate('apparate_checked_answers_total', MODEL)})",
+                    f"sum({rate('apparate_exits_total', MODEL)})",
+                ),
+                "checked",
+            ),
+            Query(f"avg(apparate_full_share_ratio{{{MODEL}}})", "drawn now"),
+        ),
+        most=1,
+    ),
+    Panel(
+        "Rows that go no further",
+        "Of the mode compact, per second: answered rows that are dropped, and passes that end before the end of the "
+        "model. Exits that the rule did not allow there must be none of.",
+        "none",
+        (
+            Query(f"sum({rate('apparate_dropped_rows_total', MODEL)})", "rows"),
+            Query(f"sum({rate('apparate_stopped_passes_total', MODEL)})", "passes"),
+            Query(f"sum({rate('apparate_forced_exits_total', MODEL)})", "forced exits"),
+        ),
+    ),
+    Panel(
         "Late answers",
         "Share of answers that come later than the objective of the spec (serving.slo), and the share that may. "
         "Nothing where there is no objective.",

@@ -205,9 +205,13 @@ class Reporter:
         return self._draw.random() < share
 
     def offer(self, done: Pass) -> None:
-        """Take the report of a pass, dropping the oldest one when too many wait. Device thread only."""
+        """Take the report of a pass, dropping the oldest one when too many wait. Device thread only.
+
+        A pass of which not all rows have reached the end is counted, but is no feedback: those that have are the hard
+        ones.
+        """
         self._reports.append((self._seq, done))
-        self._seq += 1
+        self._seq += done.whole
         if len(self._reports) > REPORTS_MAX:
             with contextlib.suppress(IndexError):  # the reporting thread was faster
                 self._reports.popleft()
@@ -236,7 +240,7 @@ class Reporter:
                 for _, done in reports:
                     self._on_pass(done)
                 if self._sender is not None and reports:
-                    self._sender.offer([encode_feedback(self._batch(seq, done)) for seq, done in reports])
+                    self._sender.offer([encode_feedback(self._batch(seq, done)) for seq, done in reports if done.whole])
             except Exception as error:  # noqa: BLE001 - told with its traceback; feedback ends with no pass
                 self.dropped += len(reports)
                 self._faults("feedback could not be made", error)
@@ -266,4 +270,5 @@ class Reporter:
             service_ms=done.service_s * 1e3,
             released_ms=(done.released_s * 1e3).astype(np.float32),
             guarded=done.guarded,
+            share=done.share,
         )

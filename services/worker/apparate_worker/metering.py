@@ -20,6 +20,16 @@ NO_GPU: Mapping[str, float] = {}
 CODES = (200, 400, 404, 413, 429, 499, 500, 503, 504)
 
 
+def forced(done: Pass) -> int:
+    """Answers of a pass that left where the exit rule does not let them, or never did: there must be none."""
+    found = done.released_at.count(0.0)
+    for setting in done.plan.ramps:
+        if (errors := done.errors.get(setting.ramp)) is not None:
+            left = done.exits == setting.ramp
+            found += int(np.count_nonzero(left & ~(errors < np.float32(setting.threshold))))
+    return found
+
+
 class Meter:
     """Metric objects of one served model, with their labels filled in once."""
 
@@ -47,6 +57,12 @@ class Meter:
         self._segment = {r: one("apparate_segment_seconds", ramp=name) for r, name in names.items()}
         self._exits = {r: one("apparate_exits", ramp=name) for r, name in names.items()}
         self._wrong = {r: one("apparate_wrong_exits", ramp=name) for r, name in names.items() if r != FINAL}
+        self._checked, self._forced = one("apparate_checked_answers"), one("apparate_forced_exits")
+        self._stopped, self._dropped, self._saved = (
+            one("apparate_stopped_passes"),
+            one("apparate_dropped_rows"),
+            one("apparate_saved_seconds"),
+        )
 
     def _one(self, name: str, **labels: str) -> Any:
         return self._telemetry(name, **self._labels, **labels)
@@ -63,8 +79,16 @@ class Meter:
             self._release[ramp].observe(seconds)
             self._plain[ramp].observe(seconds + later[ramp])
             self._exits[ramp].inc()
-        for ramp, labels in done.labels.items():
-            self._wrong[ramp].inc(int(np.count_nonzero((done.exits == ramp) & (labels != done.final_labels))))
+        self._forced.inc(forced(done))
+        if done.whole:
+            self._checked.inc(len(released))
+            for ramp, labels in done.labels.items():
+                wrong = np.count_nonzero((done.exits == ramp) & (labels != done.final_labels))
+                self._wrong[ramp].inc(wrong / done.share)
+        else:
+            self._stopped.inc(FINAL not in done.exits)
+            self._dropped.inc(done.dropped)
+            self._saved.inc(done.saved_ms / 1e3)
         if done.timed and not done.pooled:  # with shadows it stops at every ramp: both kinds together add to no pass
             for ramp, seconds in done.timed:
                 self._segment[ramp].observe(seconds)
