@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from apparate.contract.metrics import CONTROLLER, WORKER, Metric
-from apparate.service.telemetry import Faults, Telemetry, get_logger
+from apparate.service.telemetry import Faults, Quietly, Telemetry, get_logger
 
 THINGS = (
     Metric("apparate_things", "counter", "Things.", ("ramp",)),
@@ -54,6 +55,28 @@ def test_logs_of_ours_and_of_libraries_are_json_lines_on_stderr() -> None:
     assert (ours["event"], ours["revision"], ours["level"], ours["service"]) == ("plan applied", 3, "info", "thing")
     assert (theirs["event"], theirs["level"]) == ("slow disk", "warning")
     assert done.stdout == ""
+
+
+def test_clients_cannot_fill_the_log_through_a_library() -> None:
+    code = (
+        "import logging\nfrom apparate.service.telemetry import configure_logging\n"
+        "configure_logging('INFO', 'thing')\n"
+        "for _ in range(50): logging.getLogger('grpc._cython.cygrpc').error('Unexpected [%s]', 'DecodeError')\n"
+        "for _ in range(50): logging.getLogger('uvicorn.error').warning('Invalid HTTP request received.')\n"
+        "for _ in range(3): logging.getLogger('kopf').warning('another object')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = [json.loads(line)["event"] for line in done.stderr.splitlines()]
+    assert said == ["Unexpected [DecodeError]", "Invalid HTTP request received.", *["another object"] * 3]
+
+
+def test_what_a_library_said_meanwhile_is_counted() -> None:
+    quietly = Quietly(every_s=0.2)
+    lines = [logging.LogRecord("grpc", logging.ERROR, "x.py", 7, "gone %s", ("away",), None) for _ in range(4)]
+    assert [quietly.filter(line) for line in lines[:3]] == [True, False, False]
+    time.sleep(0.25)
+    assert quietly.filter(lines[3])
+    assert lines[3].getMessage() == "gone away (2 more were held back)"
 
 
 def test_what_is_gone_leaves_no_series_behind() -> None:

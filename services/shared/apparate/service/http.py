@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -50,6 +51,15 @@ class Http(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """A client is there."""
         super().connection_made(OneWrite(transport, self.loop))  # type: ignore[arg-type]
+
+    def send_400_response(self, msg: str) -> None:
+        """In JSON, as every other error."""
+        body = json.dumps({"error": msg}).encode()
+        head = b"400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close" % len(
+            body
+        )
+        self.transport.write(STATUS_LINE + head + END + body)
+        self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
         """Log nothing: any client could fill the log."""

@@ -25,6 +25,7 @@ from apparate.contract.metrics import Metric
 
 METRICS_CONTENT_TYPE = CONTENT_TYPE_LATEST
 KINDS_KEPT = 64  # of exceptions that are told apart; a model has few lines that raise
+FOR_CLIENTS = ("asyncio", "grpc", "uvicorn")  # libraries that log what clients do
 LOG_EVERY_S = 10.0  # between lines of one kind, when something fails again and again
 
 
@@ -117,6 +118,27 @@ def _raised_at(error: BaseException) -> str:
     return f"{last.tb_frame.f_code.co_filename}:{last.tb_lineno}" if last is not None else ""
 
 
+class Quietly(logging.Filter):
+    """Holds back what the libraries that speak to clients say of them: a line of each kind in `every_s`, with a count.
+
+    Else any client could fill the log. A kind is the place that logs it.
+    """
+
+    def __init__(self, every_s: float = LOG_EVERY_S) -> None:
+        super().__init__()
+        self._every_s = every_s
+        self._kinds: dict[tuple[str, int], Sparsely] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        if record.name.partition(".")[0] not in FOR_CLIENTS:
+            return True
+        held = self._kinds.setdefault((record.pathname, record.lineno), Sparsely(self._every_s))()
+        if held:
+            record.msg = f"{record.msg} ({held} more were held back)"
+        return held is not None
+
+
 def configure_logging(level: str = "INFO", service: str = "") -> None:
     """JSON lines on stderr from structlog and the standard library alike. Call once, in __main__."""
     shared: list[Any] = [
@@ -135,6 +157,7 @@ def configure_logging(level: str = "INFO", service: str = "") -> None:
             ],
         )
     )
+    handler.addFilter(Quietly())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
+from apparate.contract.serving import ExitParameter
 from apparate_worker.errors import InvalidRequest
 from apparate_worker.release import NO_LIMITS, Limits
 
 PREFIX = "exit."
 MODE, MAX_RAMP, MIN_CONFIDENCE, DEADLINE = "exit.mode", "exit.max_ramp", "exit.min_confidence", "exit.deadline_ms"
-PARAMETERS = (MODE, MAX_RAMP, MIN_CONFIDENCE, DEADLINE)
+PARAMETERS: tuple[str, ...] = get_args(ExitParameter)
 MODES = ("default", "off")
 MAX_DEADLINE_MS = 3_600_000
 
