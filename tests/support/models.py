@@ -61,7 +61,10 @@ class Chain:
     def segments(self) -> list[Tensor]:
         return self.weights
 
-    def start(self, inputs: Mapping[str, Tensor]) -> State:
+    def arrange(self, opened: Sequence[int]) -> None:
+        """Nothing to do."""
+
+    def start(self, inputs: Mapping[str, Tensor], says: object = ()) -> State:
         total = sum(_folded(values) for values in inputs.values())
         assert isinstance(total, Tensor)
         return State(total, inputs[self.mask_input] if self.mask_input else None)

@@ -21,6 +21,8 @@ from apparate.plan import Plan
 
 Array = npt.NDArray[Any]
 CLOSED = 0.0  # the threshold that lets nobody go
+Says = tuple[tuple[int, bool], ...]
+"""Ramps that a pass hears, in order: True for their scores, False for the pooled vector of one that is off."""
 
 
 class Model(Protocol):
@@ -30,14 +32,17 @@ class Model(Protocol):
     def segments(self) -> Sequence[Any]:
         """R+1 callables."""
 
-    def start(self, inputs: Mapping[str, Tensor]) -> Any:
-        """The state before the first segment."""
+    def start(self, inputs: Mapping[str, Tensor], says: Says) -> Any:
+        """The state before the first segment; `says`: what the pass wants to hear on its way."""
 
     def advance(self, k: int, state: Any) -> Any:
         """Run segment k; afterwards the state sits at site k."""
 
-    def site(self, state: Any) -> Tensor:
-        """The activation at the site."""
+    def arrange(self, opened: Sequence[int]) -> None:
+        """Get ready for passes in which rows may leave at these ramps. Any thread; passes go on meanwhile."""
+
+    def site(self, state: Any) -> Any:
+        """What the head of the site's ramp reads: the activation."""
 
     def mask(self, state: Any) -> Tensor | None:
         """[N, L] 1 for a token and 0 for padding, if there is one."""
@@ -58,10 +63,10 @@ class Model(Protocol):
 class Head(Protocol):
     """A ramp's head; see `apparate_worker.model.ramps`."""
 
-    def pool(self, activation: Tensor, mask: Tensor | None) -> Tensor:
+    def pool(self, activation: Any, mask: Tensor | None) -> Tensor:
         """[N, F] float32: what the head reads of an activation."""
 
-    def answer(self, activation: Tensor, mask: Tensor | None) -> Tensor:
+    def answer(self, activation: Any, mask: Tensor | None) -> Tensor:
         """[N, C] float32 class scores, already divided by the head's temperature."""
 
 
@@ -192,6 +197,9 @@ class Schedule:
         self.active = plan.active
         thresholds = dict(zip(plan.active, plan.thresholds.tolist(), strict=True))
         self.inactive = tuple(r for r in range(ramps) if r not in thresholds)
+        self.opened = tuple(r for r, threshold in thresholds.items() if threshold > CLOSED)
+        self.says: Says = tuple((r, True) for r in plan.active)
+        self.shadow_says: Says = tuple((r, r in thresholds) for r in range(ramps))
         self.steps = self._steps(list(plan.active), thresholds, ramps)
         self.shadow_steps = self._steps(list(range(ramps)), thresholds, ramps)
 
@@ -240,7 +248,8 @@ class Engine:
 
     def start(self, inputs: Mapping[str, Array], schedule: Schedule, *, shadow: bool = False) -> Journey:
         """The beginning of a pass over inputs [N, ...]."""
-        return Journey(self._model.start(self._link.upload(inputs)), schedule, shadow)
+        says = schedule.shadow_says if shadow else schedule.says
+        return Journey(self._model.start(self._link.upload(inputs), says), schedule, shadow)
 
     def run(self, journey: Journey, *, pauses: bool = False, waits: bool = False) -> Iterator[Output | None]:
         """Outputs from where the journey stands, in order, the model's own last; each is yielded while it goes on.
@@ -276,6 +285,10 @@ class Engine:
         head = self._heads[step.ramp]
         say = head.answer if step.active else head.pool
         return say(model.site(state), model.mask(state))
+
+    def arrange(self, schedule: Schedule) -> None:
+        """Get ready for passes under a schedule, which may begin at once: without this they are only slower."""
+        self._model.arrange(schedule.opened)
 
     def place(self, journey: Journey) -> Hashable:
         """Equal for journeys that can be joined."""

@@ -93,23 +93,15 @@ class RampHead:
 
     def logits(self, pooled: Tensor) -> Tensor:
         """[N, C], already divided by the temperature."""
-        scores = torch.nn.functional.linear(pooled, *self._scaled)
-        if self._tail is None:
-            return scores
-        found: Tensor = self._tail.run(scores) / self.temperature
-        return found
+        return self.finish(torch.nn.functional.linear(pooled, *self._scaled))
 
     def answer(self, activation: Tensor, mask: Tensor | None) -> Tensor:
         """[N, C] as `logits(pool(...))`, in one call: beside a segment's work the calls cost more than the sums."""
-        scores: Tensor = self._fused(activation, mask)
-        if self._tail is None:
-            return scores
-        found: Tensor = self._tail.run(scores) / self.temperature
-        return found
+        return self.finish(self._fused(activation, mask))
 
     def on_host(self) -> Callable[[Floats], Floats]:
         """The same on numpy arrays, for evaluation off the request path: pooled [N, F] -> logits [N, C]."""
-        weight, bias = (value.cpu().numpy() for value in self._scaled)
+        weight, bias = self.linear()
         across = np.ascontiguousarray(weight.T)
         if self._tail is None:
             return lambda pooled: np.asarray(pooled @ across + bias, np.float32)
@@ -122,6 +114,18 @@ class RampHead:
                 return found
 
         return logits
+
+    def linear(self) -> tuple[Floats, Floats]:
+        """(weight [H, F], bias [H]) as they are run: divided by the temperature, unless a tail comes before that."""
+        weight, bias = (value.cpu().numpy() for value in self._scaled)
+        return weight, bias
+
+    def finish(self, scores: Tensor) -> Tensor:
+        """[N, C] of scores [N, H]: what comes after the linear layer."""
+        if self._tail is None:
+            return scores
+        found: Tensor = self._tail.run(scores) / self.temperature
+        return found
 
     def numpy(self) -> tuple[Floats, Floats, float]:
         """(weight [H, F], bias [H], temperature): the ramp's own numbers."""

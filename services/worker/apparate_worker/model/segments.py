@@ -46,7 +46,10 @@ class SegmentedModel:
     sides: tuple[tuple[int, ...], ...] = field(default=())
     """Which side values each segment takes."""
 
-    def start(self, inputs: Mapping[str, Tensor]) -> State:
+    def arrange(self, opened: Sequence[int]) -> None:
+        """Nothing to do: rows can part at every site."""
+
+    def start(self, inputs: Mapping[str, Tensor], says: object = ()) -> State:
         """The state before the first segment. Raises KeyError for a missing input."""
         given = tuple(inputs[name] for name in self.inputs)
         return self._beside(given[0], given)
