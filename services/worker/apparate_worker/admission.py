@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 HIGH, LOW = 0, 1
 CLASSES = ("high", "low")
+LOW_ONE_IN = 16  # rows that start while both classes wait: the low one moves on, and costs the high one a sixteenth
 
 
 def class_of(priority: int) -> int:
@@ -38,10 +39,13 @@ class Admission:
         if request.deadline == math.inf:
             return
         high, low = self._lines
-        ahead = high.waiting + (low.waiting if request.priority == LOW else 0)
+        ahead = high.waiting + min(low.waiting, high.waiting // LOW_ONE_IN if request.priority == HIGH else low.waiting)
         if not (ahead or busy_s):
             return
-        takes_s, left_s = busy_s + self._times.of_all(ahead + request.count, most), request.deadline - now
+        items = ahead + request.count
+        if ahead >= most:
+            items += -items % most  # who comes later fills its batch
+        takes_s, left_s = busy_s + self._times.of_all(items, most), request.deadline - now
         if takes_s > left_s:
             why = f"an answer would take {takes_s * 1e3:.0f} ms, the request allows {max(left_s, 0) * 1e3:.0f} ms more"
             raise self._noted(request, WouldBeLate(why, takes_s - left_s))

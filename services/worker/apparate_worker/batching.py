@@ -22,7 +22,7 @@ import numpy.typing as npt
 from apparate.contract.resource import TensorSpec
 from apparate.feedback import FINAL
 from apparate.plan import newest
-from apparate_worker.admission import HIGH, LOW, Admission
+from apparate_worker.admission import HIGH, LOW, LOW_ONE_IN, Admission
 from apparate_worker.errors import NotReady, WorkerError
 from apparate_worker.passtimes import PassTimes
 from apparate_worker.policies import Policy, SizeAge
@@ -32,7 +32,6 @@ from apparate_worker.release import Limits
 Array = npt.NDArray[Any]
 ALIGNMENT = 64  # bytes
 SWEEP_ABOVE = 64  # dropped requests that may stay in a queue before it is rebuilt; they hold their tensors
-LOW_ONE_IN = 16  # rows that start while both classes wait: the low one moves on, and costs the high one a sixteenth
 LOW_SHARE = 0.5  # of the queue that the low class may fill
 WANTED_S = 1.0  # where nobody has said: when several models want the device, one with an objective goes first
 UNKNOWN_S = 1e-3  # of a pass per row, where nobody has measured
@@ -227,10 +226,17 @@ class Batcher:
         self._lines = (Line(max_queue), Line(max(1, int(max_queue * low_share))))
         self.admission = Admission(self._lines, max_queue, times, self.pressure)
         self._waiting = self._turn = 0
-        self._hurried = False
+        self._hurried = self._dated = False
         self._running: tuple[int, float] | None = None
         """Rows of the batch that was taken last and when, until it is known how long it took."""
         self._closed: WorkerError | None = None
+        self.short_way: Callable[[], bool] = lambda: False
+        """Asked when a request has come: whether the event loop takes its batch itself, so that nobody need wake."""
+
+    @property
+    def pass_s(self) -> float:
+        """How long a pass of a whole batch takes. Any thread."""
+        return self._times.of(self.policy.most)
 
     @property
     def waiting(self) -> int:
@@ -263,10 +269,13 @@ class Batcher:
                 shed = self.admission.make_room(request, self.policy.most)
                 for one in shed:
                     self._waiting -= self._lines[LOW].drop(one)
+            if request.deadline != math.inf:
+                self._dated = True
             line.requests.append(request)
             line.waiting += count
             self._waiting += count
-            self._changed.notify()
+            if not self.short_way():
+                self._changed.notify()
         for one in shed or ():
             one.fail(self.admission.shed(one, self.policy.most))
 
@@ -334,7 +343,7 @@ class Batcher:
     def _pop(self, now: float) -> list[Item]:
         high, low = self._lines
         batch: list[Item] = []
-        rows = self._rows(now) if self.policy.refuses else self.policy.most
+        rows = self._rows(now) if self._dated else self.policy.most
         if not low.waiting:
             high.take(rows, batch)
         elif high.waiting:
@@ -352,16 +361,25 @@ class Batcher:
         return batch
 
     def _rows(self, now: float) -> int:
-        """Rows that the oldest can afford, once who can no longer be in time has gone, while others wait who can.
+        """Rows of the next batch: no more than let the oldest of the first class be in time.
 
-        A timer answers those at their deadline."""
-        least = now + self._times.of(1)
+        Who can no longer be in time leaves it to others who can. While few wait, that is who would be late all alone;
+        else who would be late in one batch with the others, because small batches would make all of them late. A timer
+        answers those who left, at their deadline. Who is the only one is tried: nothing but passes corrects the times.
+        """
+        most, times, ahead = self.policy.most, self._times, 0
         for line in self._lines:
-            while (head := line.head()) is not None and head.deadline < least:
-                if self._waiting <= head.count - head.taken:
+            while (head := line.head()) is not None and head.deadline != math.inf:
+                others = ahead + line.waiting - (head.count - head.taken)
+                alone = self._waiting == head.count - head.taken
+                if alone or head.deadline >= now + times.of(min(most, others) if 2 * others >= most else 1):
                     break
                 self._waiting -= line.drop(head)
-        return self.policy.rows(self._oldest(), self._waiting, now)
+            ahead += line.waiting
+        rows, first = min(most, self._waiting), self._lines[HIGH].head() or self._oldest()
+        while rows > 1 and now + times.of(rows) > first.deadline:
+            rows -= 1
+        return rows
 
     @property
     def _busy_s(self) -> float:

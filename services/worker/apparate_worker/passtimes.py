@@ -16,7 +16,7 @@ FREE = 1.02  # a larger size that takes at most so much longer costs nothing
 class PassTimes:
     """Seconds by rows. What is measured moves the estimate of its size by a step, so that one slow pass does little.
 
-    Sizes that have not been measured yet follow the profile, and move with those that have been.
+    A size that has not been measured yet is as far from the profile as the one measured last.
     Written by the device thread, read by any.
     """
 
@@ -45,7 +45,7 @@ class PassTimes:
         before = self.of(rows)
         step = UP if seconds > before else DOWN
         self._measured[rows] = before * step
-        self._scale *= step
+        self._scale = self._measured[rows] / self._profile[rows]
 
     def of_all(self, items: int, most: int) -> float:
         """Seconds to run `items` in passes of at most `most` rows."""

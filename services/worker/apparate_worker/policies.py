@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+from apparate.contract.resource import Serving
 from apparate_worker.passtimes import PassTimes
 
 DECREASE = 0.9  # of Clipper (NSDI 2017, 4.3.1): a little less whenever a pass was too long
-PASS_SHARE = 0.5  # of the objective that a pass may take: who comes when one has begun waits for it, then has its own
+PASS_SHARE = (
+    0.75  # of the objective that a pass may take: the rest is for waiting; by simulation, for few misses under bursts
+)
 
 
 class Waiting(Protocol):
@@ -29,13 +32,10 @@ class Policy(Protocol):
     waits: bool
     """Whether a batch that is not full may be left waiting for company; else `due` is not asked."""
     refuses: bool
-    """Whether requests that would not be answered in time are refused, or given up later; else `rows` is not asked."""
+    """Whether requests that would not be answered in time are refused when they come."""
 
     def due(self, oldest: Waiting, waiting: int, now: float) -> float:
         """When the next batch is due although it is not full."""
-
-    def rows(self, oldest: Waiting, waiting: int, now: float) -> int:
-        """Rows of the batch that starts now, at least 1."""
 
     def took(self, rows: int, seconds: float) -> None:
         """Note how long a batch occupied the device."""
@@ -54,10 +54,6 @@ class SizeAge:
         """The end of the delay, or as late as the oldest can wait and be answered in time, if that is sooner."""
         aged = oldest.arrived + self._max_delay_s
         return aged if oldest.deadline == math.inf else min(aged, oldest.deadline - 2 * self._times.of(waiting))
-
-    def rows(self, oldest: Waiting, waiting: int, now: float) -> int:
-        """The most."""
-        return self.most
 
     def took(self, rows: int, seconds: float) -> None:
         """Correct the times that `due` and refusals look at."""
@@ -87,19 +83,38 @@ class Aimd(SizeAge):
 
 
 class Deadline(SizeAge):
-    """Only what will be answered in time waits, and a batch is no larger than its oldest request can afford.
+    """As SizeAge, and only what will be answered in time waits; no batch is larger than the objective affords.
 
-    Source: Clockwork (OSDI 2020): a pass takes as long as the profile says, so what cannot be met is known at once.
+    Source: Clockwork (OSDI 2020): a pass takes as long as its profile says, so what cannot be met is known at once.
     """
 
     refuses = True
 
-    def rows(self, oldest: Waiting, waiting: int, now: float) -> int:
-        """As many as leave the oldest its deadline; whole batches where more wait than fit, or all would be late."""
-        most = min(self.most, waiting)
-        if waiting > self.most:
-            return most
-        slack = oldest.deadline - now
-        while most > 1 and self._times.of(most) > slack:
-            most -= 1
-        return most
+    def __init__(self, times: PassTimes, max_batch: int, max_delay_s: float, slo_s: float = math.inf) -> None:
+        super().__init__(times, max_batch, max_delay_s)
+        self._max_batch, self._longest_s = max_batch, slo_s * PASS_SHARE
+        for _ in range(max_batch):
+            self._fit()
+
+    def took(self, rows: int, seconds: float) -> None:
+        """Correct the times, and move the largest batch by a row at most."""
+        super().took(rows, seconds)
+        self._fit()
+
+    def _fit(self) -> None:
+        most, of = self.most, self._times.of
+        if most > 1 and of(most) > self._longest_s:
+            self.most = most - 1
+        elif most < self._max_batch and of(most + 1) <= self._longest_s:
+            self.most = most + 1
+
+
+def policy_of(serving: Serving, times: PassTimes) -> Policy:
+    """The policy that `spec.serving` asks for."""
+    slo_s = serving.slo.latency_ms / 1e3 if serving.slo is not None else math.inf
+    most, delay_s = serving.max_batch, serving.max_delay_ms / 1e3
+    if serving.batching.policy == "aimd":
+        return Aimd(times, most, delay_s, slo_s)
+    if serving.batching.policy == "deadline":
+        return Deadline(times, most, delay_s, slo_s)
+    return SizeAge(times, most, delay_s)
