@@ -21,13 +21,17 @@ from apparate_controller.intake import Session
 from apparate_controller.journal import Noted
 from apparate_controller.models import Model, ModelSet
 from apparate_controller.views import (
+    BudgetView,
+    CatalogView,
     Counts,
     DecisionView,
     Delivery,
     Error,
     Health,
+    LatenciesView,
     ModelList,
     ModelView,
+    ObservedView,
     Summary,
     WhatIf,
     Worker,
@@ -98,7 +102,7 @@ async def show_model(request: Request, namespace: Namespace, name: Name) -> Mode
     """One model's window, plan, last decisions with their reasons, workers and feedback counts."""
     model = find_model(request, namespace, name)
     loop = model.loop
-    base = _summary(model).model_dump() | {"paused": model.document.model.spec.adaptation.paused}
+    base = _summary(model).model_dump()
     if loop is None:
         counts = Counts(batches=0, records=0, duplicates=0, lost=0, refused=0, lag=0, pending=0)
         return ModelView(
@@ -167,6 +171,32 @@ async def download_recording(
     body = await asyncio.to_thread(_npz, loop.catalog, columns, arrays)
     headers = {"content-disposition": f'attachment; filename="{namespace}-{name}.npz"'}
     return Response(body, media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/v1/models/{namespace}/{name}/catalog", responses={**NOT_FOUND, **NOT_READY})
+async def show_catalog(request: Request, namespace: Namespace, name: Name) -> CatalogView:
+    """Every ramp that there is, with its latencies."""
+    model = find_model(request, namespace, name)
+    if model.loop is None:
+        raise HTTPException(503, f"{namespace}/{name} is not ready: {model.problem}")
+    catalog = model.loop.catalog
+    return CatalogView(
+        digest=catalog.digest,
+        layers=list(catalog.layers),
+        batch_sizes=list(catalog.batch_sizes),
+        reach_ms=catalog.reach_ms.tolist(),
+        overhead_ms=catalog.overhead_ms.tolist(),
+        full_ms=catalog.full_ms.tolist(),
+    )
+
+
+@router.get("/v1/models/{namespace}/{name}/latencies", responses={**NOT_FOUND, **NOT_READY})
+async def show_latencies(request: Request, namespace: Namespace, name: Name) -> LatenciesView:
+    """How long the newest answers took, and when the plain model would have given them."""
+    model = find_model(request, namespace, name)
+    if model.loop is None:
+        raise HTTPException(503, f"{namespace}/{name} is not ready: {model.problem}")
+    return LatenciesView.model_validate(await model.loop.latencies())
 
 
 @router.get("/v1/models/{namespace}/{name}/what-if", responses={**NOT_FOUND, **NOT_READY})
@@ -238,8 +268,21 @@ def _health(problems: dict[str, str], failing: bool, response: Response) -> Heal
     return Health(status="failing" if failing else "ok", problems=problems)
 
 
+def _last(noted: list[Noted]) -> ObservedView | None:
+    seen = next((one.observed for one in noted if one.observed.samples), None)
+    if seen is None:
+        return None
+    return ObservedView(
+        samples=seen.samples,
+        loss=seen.loss,
+        loss_upper=seen.loss_upper,
+        saving=seen.saving,
+        exit_rate=seen.exit_rate,
+    )
+
+
 def _summary(model: Model) -> Summary:
-    loop, metadata = model.loop, model.document.model.metadata
+    loop, metadata, spec = model.loop, model.document.model.metadata, model.document.model.spec
     plan = loop.plan if loop is not None else None
     revision = plan.revision if plan is not None else 0
     workers = loop.workers if loop is not None else ()
@@ -254,6 +297,14 @@ def _summary(model: Model) -> Summary:
             updated_workers=sum(worker.revision == revision for worker in workers),
         ),
         records=loop.progress.totals.records if loop is not None else 0,
+        paused=spec.adaptation.paused,
+        guarded=sum(worker.guarded for worker in workers),
+        budget=BudgetView(
+            accuracy_loss=spec.budget.accuracy_loss,
+            ramp_overhead=spec.budget.ramp_overhead,
+            confidence=spec.budget.confidence,
+        ),
+        last=_last(loop.journal.newest_first()) if loop is not None else None,
     )
 
 

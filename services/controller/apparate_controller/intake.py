@@ -15,6 +15,7 @@ from apparate.contract.resource import Spec
 from apparate.contract.wire import WireError, decode_feedback
 from apparate.feedback import FeedbackBatch, FeedbackWindow, InvalidFeedback
 from apparate.plan import Plan, newer, newest, revision_after
+from apparate_controller.latencies import Latencies
 from apparate_controller.progress import Progress
 from apparate_controller.sources.redis_stream import Entry
 
@@ -87,6 +88,7 @@ class Intake:
 
     def __init__(self, model: str, catalog: RampCatalog, session: Session, progress: Progress) -> None:
         self.session, self.progress = session, progress
+        self.latencies = Latencies()
         self._model, self._catalog = model, catalog
         self.uncommitted: dict[str, None] = {}
         """Ids of entries that were worked off, and whose ack is not known to be done."""
@@ -153,6 +155,7 @@ class Intake:
             took.refuse("failed", f"{which}: {type(error).__name__}: {error}")
             took.failure = error
             return None
+        self.latencies.add(batch)
         took.records += len(batch)
         took.revision = newest(took.revision, batch.revision)
         self.progress.totals.records += len(batch)

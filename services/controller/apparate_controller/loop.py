@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from apparate.adaptation.policy import Decision, Reason, Search
 from apparate.catalog import RampCatalog
@@ -24,6 +24,7 @@ from apparate.plan import InvalidPlan, Plan, newer, newest, revision_after
 from apparate_controller.errors import PlanRefused, PlanUnknown, PlanUnreadable, problem_of
 from apparate_controller.intake import Intake, Session, Took
 from apparate_controller.journal import Journal, now
+from apparate_controller.latencies import Latencies
 from apparate_controller.progress import Progress
 from apparate_controller.sources.heartbeats import WorkerState
 from apparate_controller.sources.redis_stream import Backlog, Entry
@@ -170,6 +171,13 @@ class ModelLoop:
         """The result of a call on the session in its own thread; None when there is no session yet."""
         intake = self._intake
         return None if intake is None else await self._in_thread(lambda: call(intake.session))
+
+    async def latencies(self) -> dict[str, Any]:
+        """The distribution of the newest answers' times, as Latencies tells it."""
+        intake = self._intake
+        if intake is None:
+            return Latencies().distribution(self.catalog, Plan(0))
+        return await self._in_thread(lambda: intake.latencies.distribution(self.catalog, intake.session.plan))
 
     async def history(self) -> list[PlanStatus]:
         """Plans that were in force before, newest first."""

@@ -28,6 +28,24 @@ class Delivery(_View):
     updated_workers: int = Field(description="Live workers that run this revision.")
 
 
+class BudgetView(_View):
+    """What a model may cost."""
+
+    accuracy_loss: float = Field(description="Share of answers that may differ from the model's own.")
+    ramp_overhead: float = Field(description="Share of a pass that its ramps may cost.")
+    confidence: float = Field(description="Of the certificate.")
+
+
+class ObservedView(_View):
+    """What the newest decision saw of the plan in force."""
+
+    samples: int
+    loss: float
+    loss_upper: float
+    saving: float
+    exit_rate: float
+
+
 class Summary(_View):
     """One model in a line."""
 
@@ -35,6 +53,10 @@ class Summary(_View):
     name: str
     ready: bool = Field(description="Its feedback is read.")
     reason: str = Field(description="Why not, when it is not ready.")
+    paused: bool = Field(description="Adaptation stands still; plans stay as they are.")
+    guarded: int = Field(description="Live workers whose guard has closed the exits.")
+    budget: BudgetView
+    last: ObservedView | None = Field(description="Null before the first decision on feedback.")
     delivery: Delivery
     records: int = Field(description="Feedback records taken since the model's feedback was first read.")
 
@@ -87,7 +109,6 @@ class DecisionView(_View):
 class ModelView(Summary):
     """One model with all that is known of it."""
 
-    paused: bool = Field(description="Adaptation stands still; plans stay as they are.")
     catalog: str | None = Field(description="Digest of the catalog in use.")
     plan: PlanStatus = Field(description="The plan in force; revision 0 is the plain model, before the first.")
     window: dict[str, Any] = Field(description="Records in the window, its size, and records ever added.")
@@ -96,6 +117,26 @@ class ModelView(Summary):
     decisions: list[DecisionView] = Field(description="Newest first.")
     feedback: Counts
     workers: list[Worker]
+
+
+class CatalogView(_View):
+    """Every ramp that there is, with its latencies in milliseconds by profiled batch size B."""
+
+    digest: str
+    layers: list[str] = Field(description="[R] where each ramp sits, shallow to deep.")
+    batch_sizes: list[int] = Field(description="[B] that were profiled.")
+    reach_ms: list[list[float]] = Field(description="[B, R] from the start of the pass to the ramp's site.")
+    overhead_ms: list[list[float]] = Field(description="[B, R] that the ramp itself costs.")
+    full_ms: list[float] = Field(description="[B] of the whole plain pass.")
+
+
+class LatenciesView(_View):
+    """Distribution of the newest answers' times, from arrival at a worker to the answer."""
+
+    samples: int
+    quantiles: list[float] = Field(description="Shares of the answers, 0..1.")
+    released_ms: list[float] = Field(description="[quantiles] in milliseconds.")
+    plain_ms: list[float] = Field(description="[quantiles] of the plain model, by the profile, in milliseconds.")
 
 
 class WhatIfRamp(_View):
