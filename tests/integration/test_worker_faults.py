@@ -13,6 +13,8 @@ from structlog.testing import capture_logs
 
 from apparate.adaptation.guard import GuardState
 from apparate.plan import Plan
+from apparate_worker import liveness
+from apparate_worker.heartbeat import Heartbeat
 from support.eventually import eventually_async
 from support.infer import URL, ask, client, json_body, message, stub
 from support.models import a_prepared_model, a_worker, filled, items
@@ -316,3 +318,103 @@ async def test_draining_ends_at_its_deadline_even_when_a_pass_is_stuck():
         assert time.monotonic() - begun < 10
         held.let_go(9)
         stuck.cancel()
+
+
+async def test_a_pass_that_never_ends_turns_live_off_and_leaves_nobody_without_an_answer():
+    hook, switch = after_warm_up(held := Held())
+    limits = {"maxBatch": 2, "stallSeconds": 1}
+    async with served(a_prepared_model(hook=hook), serving=limits) as (worker, c, service):
+        switch["on"] = True
+        asked = [asyncio.create_task(c.post(URL, json=json_body(items(n)))) for n in (1, 2, 1)]
+        called = asyncio.ensure_future(service.ModelInfer(message(items(1))))
+        await held.running()
+        answers = await asyncio.wait_for(asyncio.gather(*asked), 10)
+        assert {answer.status_code for answer in answers} == {503}
+        assert "has not gone on for" in answers[0].json()["error"]
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await called
+        assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert (await c.get("/v2/health/live")).status_code == 503
+        assert (await c.get("/v2/health/ready")).status_code == 503
+        assert (await c.post(URL, json=json_body(items(1)))).status_code == 503
+        assert worker.failed.is_set() and "spec.serving.stallSeconds" in worker.lost
+        held.let_go(9)
+
+
+async def test_a_long_pass_whose_steps_go_on_is_not_taken_for_lost():
+    hook, switch = after_warm_up(lambda k, value: time.sleep(0.6))
+    async with served(a_prepared_model(hook=hook), serving={"stallSeconds": 1}) as (worker, c, _):
+        switch["on"] = True
+        assert (await ask(c, items(1)))["outputs"]  # four segments
+        assert not worker.failed.is_set()
+
+
+async def test_when_the_device_is_lost_in_a_second_try_the_rest_of_the_batch_hears_of_it():
+    tried = []
+
+    def hook(k, value):
+        if k == 0 and len(value) > 1:
+            raise RuntimeError("this value is poison")
+        tried.append(k)
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    hook, switch = after_warm_up(hook)
+    async with served(a_prepared_model(hook=hook), serving={"maxBatch": 4, "maxDelayMs": 200}) as (worker, c, _):
+        switch["on"] = True
+        answers = await asyncio.wait_for(asyncio.gather(*(c.post(URL, json=json_body(items(1))) for _ in range(4))), 10)
+        assert ([answer.status_code for answer in answers], len(tried)) == ([503] * 4, 1)
+        await asyncio.wait_for(worker.failed.wait(), 5)
+
+
+async def test_a_device_without_memory_is_not_ready_until_a_pass_works_again():
+    def full(k, value):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    hook, switch = after_warm_up(full)
+    async with served(a_prepared_model(hook=hook)) as (_, c, _):
+        switch["on"] = True
+        failed = await c.post(URL, json=json_body(items(1)))
+        assert (failed.status_code, "out of memory" in failed.json()["error"]) == (500, True)
+        ready = lambda: c.get("/v2/health/ready")  # noqa: E731
+        assert (await ready()).status_code == 503
+        assert (await c.get("/v2/health/live")).status_code == 200
+        switch["on"] = False
+
+        async def well():
+            return (await ready()).status_code == 200
+
+        await eventually_async(well)
+        assert (await ask(c, items(1)))["outputs"]
+
+
+async def test_a_model_that_raises_on_one_request_stays_ready():
+    x = items(1)
+    x[0, 0] = POISON
+    async with served(a_prepared_model(hook=no_unpoison)) as (_, c, _):
+        assert (await c.post(URL, json=json_body(x))).status_code == 500
+        assert (await c.get("/v2/health/ready")).status_code == 200
+
+
+async def test_a_device_that_fails_every_trial_ends_the_worker(monkeypatch):
+    monkeypatch.setattr(liveness, "UNWELL_S", 0.3)
+
+    def full(k, value):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    hook, switch = after_warm_up(full)
+    async with served(a_prepared_model(hook=hook)) as (worker, c, _):
+        switch["on"] = True
+        assert (await c.post(URL, json=json_body(items(1)))).status_code == 500
+        await asyncio.wait_for(worker.failed.wait(), 10)
+        assert "out of memory" in worker.lost
+
+
+async def test_a_worker_whose_plans_cannot_be_followed_any_more_says_why_it_ends(monkeypatch):
+    async def broken(*_):
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(Heartbeat, "run", broken)
+    async with a_worker(redis_url="redis://127.0.0.1:1/0") as (worker, http, _), client(http) as c:
+        await asyncio.wait_for(worker.failed.wait(), 5)
+        assert "a part of the worker failed: RuntimeError: no such thing" in worker.lost
+        assert (await c.post(URL, json=json_body(items(1)))).status_code == 503

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import re
+import shutil
 import signal
 import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -19,7 +22,7 @@ from apparate.contract.stream import FIELD, feedback_key
 from apparate.contract.wire import decode_feedback
 from support.eventually import eventually
 from support.infer import URL, binary_body, client, json_body, scores
-from support.models import items, write_prepared
+from support.models import CRASH, ENDLESS, WILD, items, write_prepared
 from support.processes import a_process
 
 COMMAND = [sys.executable, "-m", "apparate_worker"]
@@ -169,6 +172,101 @@ def test_a_document_with_a_mistake_is_refused_by_file_line_and_field(tmp_path, f
 def test_a_misspelt_setting_is_refused_by_name(folder):
     status, said = refused(folder, DOCUMNET="x")
     assert (status, "EEM_WORKER_DOCUMNET is not a setting" in said) == (2, True), said
+
+
+def wild(x, value):
+    """The items, one of them such that the model does what `support.models.WILD` says."""
+    x = x.copy()
+    x[0, 0] = value
+    return x
+
+
+def in_flight(address):
+    text = httpx.get(f"http://{address}/metrics").text
+    return float(re.search(r"^apparate_in_flight_requests\S* (\S+)", text, re.MULTILINE)[1])
+
+
+@pytest.fixture(scope="module")
+def wild_folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("wild")
+    write_prepared(path, before=WILD, serving={"drainSeconds": 1, "device": "cpu", "maxBatch": 1})
+    return path
+
+
+def test_a_worker_whose_pass_hangs_answers_with_errors_and_ends_with_a_reason(wild_folder, tmp_path):
+    told = tmp_path / "termination-log"
+    told.touch()
+    with a_process(COMMAND, environ(wild_folder, TERMINATION_LOG=str(told))) as process, ThreadPoolExecutor(4) as pool:
+        address = ready(process)["http"]
+        begun = time.monotonic()
+        ask = lambda x: httpx.post(f"http://{address}{URL}", json=json_body(x), timeout=30)  # noqa: E731
+        hanging = pool.submit(ask, wild(items(1), ENDLESS))
+        eventually(lambda: in_flight(address) == 1)
+        waiting = [pool.submit(ask, items(1)) for _ in range(2)]
+        assert hanging.result(30).status_code == 503
+        assert time.monotonic() - begun < 10  # 4 to 5 s where nothing else runs
+        assert httpx.get(f"http://{address}/v2/health/live").status_code == 503
+        assert {one.result(30).status_code for one in waiting} == {503}
+        assert process.wait(20) == 1
+    reason = json.loads(told.read_text())
+    assert (reason["reason"], "the device has not gone on for" in reason["message"]) == ("DeviceLost", True)
+    assert any("in advance" in line and "stack" in line for line in process.err)  # where it hung
+
+
+def test_a_worker_that_loses_its_device_answers_with_an_error_and_ends_with_a_reason(wild_folder, tmp_path):
+    told = tmp_path / "termination-log"
+    told.touch()
+    with a_process(COMMAND, environ(wild_folder, TERMINATION_LOG=str(told))) as process:
+        address = ready(process)["http"]
+        answer = httpx.post(f"http://{address}{URL}", json=json_body(wild(items(1), CRASH)), timeout=30)
+        assert (answer.status_code, "CUDA error" in answer.json()["error"]) == (503, True)
+        assert process.wait(20) == 1
+    reason = json.loads(told.read_text())
+    assert reason["reason"] == "DeviceLost" and "illegal memory access" in reason["message"]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["at its deadline", "at once when told again"])
+def test_a_worker_that_is_told_to_stop_while_a_pass_hangs_ends(tmp_path, again):
+    drain_s = 60 if again else 1
+    write_prepared(tmp_path, before=WILD, serving={"drainSeconds": drain_s, "device": "cpu", "stallSeconds": 3600})
+    with a_process(COMMAND, environ(tmp_path)) as process, ThreadPoolExecutor(1) as pool:
+        address = ready(process)["http"]
+        body = json_body(wild(items(1), ENDLESS))
+        hanging = pool.submit(httpx.post, f"http://{address}{URL}", json=body, timeout=60)
+        eventually(lambda: in_flight(address) == 1)
+        begun = time.monotonic()
+        process.send(signal.SIGTERM)
+        eventually(lambda: any("draining" in line for line in process.err))
+        if again:
+            process.send(signal.SIGTERM)
+        assert process.wait(30) == (128 + signal.SIGTERM if again else 3)
+        took_s = time.monotonic() - begun
+        assert took_s < 5 if again else 1 <= took_s < 8  # feedback and connections have 2 s more
+        assert isinstance(hanging.exception(20), httpx.TransportError) or hanging.result().status_code == 503
+
+
+def test_a_worker_that_still_warms_up_stops_when_it_is_told_to(tmp_path):
+    endless = "\n    while bool((v_inputs_0 == 0.0).all()):\n        v_inputs_0 = v_inputs_0 * 1.0"
+    write_prepared(tmp_path, before=endless, serving={"device": "cpu"})
+    with a_process(COMMAND, environ(tmp_path, LOG_LEVEL="DEBUG")) as process:
+        eventually(lambda: any("warming up" in line for line in process.err), within=60)
+        process.send(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def test_a_model_that_cannot_fit_into_memory_is_refused_with_need_and_limit(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "large")
+    weights = tmp_path / "large" / "prepared" / "default" / "tiny" / "model.safetensors"
+    with weights.open("r+b") as file:
+        file.truncate(40 * 2**30)  # sparse: it takes no room on the disk
+    told = tmp_path / "termination-log"
+    told.touch()
+    limited = ["bash", "-c", f'ulimit -v {30 * 2**20} && exec "$0" "$@"', *COMMAND]
+    with a_process(limited, environ(tmp_path / "large", TERMINATION_LOG=str(told))) as process:
+        assert process.wait(60) == 2
+    reason = json.loads(told.read_text())
+    assert reason["reason"] == "ModelLoadFailed"
+    assert re.search(r"needs [48]0\.0 GiB to load \(40\.0 GiB of weights\), limit \d+\.\d GiB: the ", reason["message"])
 
 
 def resident_mib(pid):

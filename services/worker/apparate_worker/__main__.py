@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable
 
 import torch
@@ -23,6 +24,7 @@ from apparate.service.signals import end_on_sigterm
 from apparate.service.telemetry import configure_logging, get_logger
 from apparate.service.termination import LOG, tell_end
 from apparate_worker.errors import InvalidSetup
+from apparate_worker.liveness import guard_loop, stack_of
 from apparate_worker.model.errors import ModelError
 from apparate_worker.model.memory import keep_freed_memory
 from apparate_worker.model.store import PreparedModel, load_prepared
@@ -33,7 +35,7 @@ from apparate_worker.worker import Worker, device_of
 log = get_logger(__name__)
 USAGE, LOST, UNANSWERED = 2, 1, 3  # exit statuses: cannot start as asked; device lost; requests left at the deadline
 SWITCH_S = 0.0005  # with Python's 5 ms the device thread waits that long for the lock while the loop parses a request
-LOST_PAUSE_S = 0.2  # lets the answers that tell of the loss leave
+LOST_PAUSE_S = 0.5  # lets the answers that tell of the loss leave, and probes see it
 
 
 def main() -> int:
@@ -94,7 +96,10 @@ async def serve(document: Document, prepared: PreparedModel, settings: WorkerSet
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, told, number)
+    main_thread = threading.main_thread()
+    guard_loop(loop, lambda why: _lost(settings, f"{why}; it is at:\n{stack_of(main_thread)}"))
     worker = Worker(document, prepared, settings, device)
+    log.info("warming up", model=document.model.key, device=str(device))
     starting = asyncio.create_task(worker.start())
     await _first(starting, told.wait())
     if not starting.done():
@@ -111,10 +116,8 @@ async def serve(document: Document, prepared: PreparedModel, settings: WorkerSet
         log.info("draining")
         answered = await worker.drain(settings.grace_seconds)
     if worker.failed.is_set():
-        log.error("the worker ends", error=worker.lost)
-        tell_end(settings.termination_log, Reason.DEVICE_LOST, worker.lost)
         await asyncio.sleep(LOST_PAUSE_S)
-        _exit(LOST)
+        _lost(settings, worker.lost)
     log.info("drained", served=worker.serving.served)
     if worker.device_thread.alive:  # stuck in a pass: a normal end would wait for it
         _exit(UNANSWERED)
@@ -134,6 +137,12 @@ def _on_signal(told: asyncio.Event, number: int) -> None:
     if told.is_set():  # asked twice: now
         _exit(128 + number)
     told.set()
+
+
+def _lost(settings: WorkerSettings, why: str) -> None:
+    log.error("the worker ends", error=why)
+    tell_end(settings.termination_log, Reason.DEVICE_LOST, why)
+    _exit(LOST)
 
 
 def _exit(status: int) -> None:

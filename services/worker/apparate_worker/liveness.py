@@ -22,6 +22,7 @@ LOOK_S = 0.25
 PAUSE_S = 4.0  # with LOOK_S below the 5 s in which a lost device must show; no step of a warm model takes so long
 PASSES = 10  # a single step that takes as long as so many whole passes is none that goes on
 FRAMES = 12  # of a stack, the innermost
+LOOP_S = 30.0  # for so long the event loop may be busy with one thing; a body of 2 GB takes about that to read
 TRIAL_EVERY_S = 0.5
 UNWELL_S = 30.0  # for so long a device may fail its trials; then a new process may do better
 EXHAUSTED = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_", "cuDNN error")
@@ -122,6 +123,28 @@ class Watch:
                 "spec.serving.stallSeconds allows longer ones"
             )
         )
+
+
+def guard_loop(loop: asyncio.AbstractEventLoop, gone: Callable[[str], None], longest_s: float = LOOP_S) -> None:
+    """Start a thread that calls `gone` with the reason when the event loop has not turned for too long.
+
+    Only a thread can tell: a loop that hangs answers nobody, and cannot end the process either.
+    """
+    ticks = 0
+
+    def tick() -> None:
+        nonlocal ticks
+        ticks += 1
+        loop.call_later(LOOK_S, tick)
+
+    def look() -> None:
+        watch = Watch(lambda: ticks, longest_s)
+        while watch.look():
+            time.sleep(LOOK_S)
+        gone(f"the event loop has not turned for {watch.still_s:.1f} s, at most {longest_s:.1f} s are allowed")
+
+    loop.call_soon(tick)
+    threading.Thread(target=look, name="loop-guard", daemon=True).start()
 
 
 def stack_of(thread: threading.Thread) -> str:
