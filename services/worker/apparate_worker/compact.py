@@ -12,11 +12,16 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 
-from apparate_worker.engine import Array, Engine, Schedule
+import torch
+
+from apparate.feedback import FINAL
+from apparate_worker.engine import Array, Engine, Journey, Schedule
 from apparate_worker.passes import Flight, Pass
 
 Remaining = Callable[[int, int], float]
+PARTING_MS = 0.15  # of parting rows, where it has not been measured
 PARTINGS = 5  # timed at each ramp, of which the middle one counts
 HANDLING_MS = 0.03  # what parting rows costs beside the device's part
 
@@ -25,12 +30,12 @@ class Compact:
     """Draws, and drops what needs no more computing. Device thread only.
 
     remaining_ms(ramp, rows): time from a ramp's site to the end of the model, for so many rows.
-    parting_ms: by ramp, of parting rows there; see `partings`.
     """
 
-    def __init__(self, remaining_ms: Remaining, parting_ms: Sequence[float], seed: int) -> None:
-        self._remaining_ms, self.parting_ms = remaining_ms, list(parting_ms)
-        self._random = random.Random(seed)
+    def __init__(self, remaining_ms: Remaining, seed: int = 0) -> None:
+        self._remaining_ms, self._random = remaining_ms, random.Random(seed)
+        self.parting_ms: Mapping[int, float] = {}
+        """By ramp, of parting rows there; see `partings`. Assigned before the first pass."""
 
     def draw(self, one: Pass, share: float) -> None:
         """Settle whether the pass is run to the end, before it starts."""
@@ -45,26 +50,26 @@ class Compact:
         if not waiting:
             one.drop(rows, left_ms)
             return None
-        saved_ms = left_ms - self._remaining_ms(ramp, len(waiting)) - self.parting_ms[ramp]
+        saved_ms = left_ms - self._remaining_ms(ramp, len(waiting)) - self.parting_ms.get(ramp, PARTING_MS)
         if saved_ms <= 0.0:
             return flight
         one.drop(rows - len(waiting), saved_ms)
         return flight.keep(engine, waiting)
 
 
-def partings(engine: Engine, inputs: Mapping[str, Array], schedule: Schedule) -> list[float]:
-    """Milliseconds by ramp that it takes to part a batch in two: as measured at each active ramp of the schedule, and 0
-    at others. To be called in the thread and the mode that passes run in."""
-    found = [0.0] * (max(schedule.active, default=-1) + 1)
-    journey = engine.start(inputs, schedule)
-    rows = list(range((len(next(iter(inputs.values()))) + 1) // 2))
-    for output in engine.run(journey, waits=True):
-        if output is None or output.step.ramp not in schedule.active:
-            continue
-        taken = []
-        for _ in range(PARTINGS):
-            began = time.perf_counter()
-            engine.part(journey, rows)
-            taken.append(time.perf_counter() - began)
-        found[output.step.ramp] = sorted(taken)[PARTINGS // 2] * 1e3 + HANDLING_MS
-    return found
+def partings(engine: Engine, inputs: Mapping[str, Array], schedule: Schedule) -> dict[int, float]:
+    """Milliseconds that it takes to part a batch in two, as measured at each active ramp of the schedule."""
+    found = {}
+    rows = range((len(next(iter(inputs.values()))) + 1) // 2)
+    with torch.inference_mode():
+        journey = engine.start(inputs, schedule)
+        for output in engine.run(journey, waits=True):
+            if output is not None and output.step.ramp != FINAL:
+                found[output.step.ramp] = median(_parting_s(engine, journey, rows) for _ in range(PARTINGS)) * 1e3
+    return {ramp: ms + HANDLING_MS for ramp, ms in found.items()}
+
+
+def _parting_s(engine: Engine, journey: Journey, rows: Sequence[int]) -> float:
+    began = time.perf_counter()
+    engine.part(journey, rows)
+    return time.perf_counter() - began

@@ -15,6 +15,7 @@ from apparate.contract.resource import TensorSpec
 from apparate.feedback import FINAL
 from apparate.service.telemetry import Faults, get_logger
 from apparate_worker.batching import Batcher, Item, stack
+from apparate_worker.compact import Compact
 from apparate_worker.engine import Engine, Output, Schedule
 from apparate_worker.errors import InferenceFailed, WorkerError, words_of
 from apparate_worker.guard import WorkerGuard
@@ -63,6 +64,7 @@ class Serving:
 
     remaining_ms(ramp, rows): time from a ramp's site to the end of the model, for so many rows.
     threads: of the CPU, for one pass.
+    compact: what batches that the guard leaves unchecked are stopped and shrunk by.
     trial: inputs of a pass that shows whether a device that failed can go on.
     """
 
@@ -79,6 +81,7 @@ class Serving:
         max_batch: int = 8,
         remaining_ms: Callable[[int, int], float] = lambda ramp, rows: float(rows),
         threads: int = 1,
+        compact: Compact | None = None,
         trial: Mapping[str, Array] | None = None,
     ) -> None:
         self._engine, self.batcher, self._inputs, self._guard = engine, batcher, tuple(inputs), guard
@@ -95,6 +98,7 @@ class Serving:
         self._faults = Faults(log)
         self._max_batch, self._tail_batch = max_batch, TAIL_BATCHES * max_batch
         self._remaining_ms = remaining_ms
+        self._compact = compact or Compact(remaining_ms)
         self._shedding, self._shed = False, 0
         self._passes = 0
         self._opened = False
@@ -139,10 +143,17 @@ class Serving:
         if self.health.due():
             self._try()
 
-    def serve(self, batch: list[Item]) -> None:
-        """Run a batch until every row has its answer."""
+    def serve(self, batch: list[Item], again: Pass | None = None) -> None:
+        """Run a batch until every row has its answer.
+
+        again: the pass that it was part of, when the model raised there; whether it is checked was drawn then.
+        """
         schedule = self._relieved(self._guard.admit(self.schedule))
         one = Pass(batch, schedule.plan)
+        if again is not None:
+            one.share, one.whole = again.share, again.whole
+        elif schedule.plan.exits_open:
+            self._compact.draw(one, self._guard.share)
         self._under_way.add(one)
         self._open += len(batch)
         self._passes += 1
@@ -151,7 +162,7 @@ class Serving:
         try:
             inputs = stack(batch, self._inputs)
             one.input_s = time.monotonic() - one.started
-            journey = self._engine.start(inputs, schedule, shadow=self._shadows(schedule))
+            journey = self._engine.start(inputs, schedule, shadow=one.whole and self._shadows(schedule))
             going: Flight | None = Flight(journey, [(one, list(range(len(batch))))])
             while going is not None:
                 going = self._leg(going)
@@ -170,7 +181,7 @@ class Serving:
             self._tell(fail, left, InferenceFailed(f"the model raised on this request: {words_of(error)}"))
             return
         for item in left:
-            self.serve([item])
+            self.serve([item], one)
 
     def _try(self) -> None:
         if self._trial is None:
@@ -189,8 +200,12 @@ class Serving:
         """The schedule, without its ramps while whole batches wait and nothing more can be put off.
 
         Then answers wait for the queue, and every ramp would lengthen it. Until then, rows that step aside let a burst
-        through faster than the plain model would; what is no burst fills the room, or outlasts their patience.
+        through faster than the plain model would; what is no burst fills the room, or outlasts their patience. Ramps
+        stay where most passes may stop at them.
         """
+        if schedule.plan.exits_open and self._guard.share < 1.0:
+            self._shedding = False
+            return schedule
         parked = self._parked
         put_off = not self._room(self._max_batch) or (parked.rows > 0 and parked.oldest_s >= PARKED_S)
         self._shedding = self._crowd() and (self._shedding or put_off)
@@ -228,14 +243,25 @@ class Serving:
 
         Answered rows step aside wherever that makes the others faster: their answers have left, and the rest of their
         way, which is only for feedback, is cheaper together with others' in a quiet moment. When there is none, because
-        those aside fill the room there is, the batch stays whole: in parts it would be more work.
+        those aside fill the room there is, the batch stays whole: in parts it would be more work. A batch that stands
+        for others which are not checked stays whole too, so that the guard hears of it at once.
         """
-        outputs, timed = self._engine.run(flight.journey), flight.parts[0][0].timed
+        one = flight.parts[0][0]
+        outputs, timed = self._engine.run(flight.journey, waits=not one.whole), one.timed
         for output in outputs if timed is None else _timing(outputs, timed):
-            if output is None or not self._take(output, flight) or not self._engine.divides:
+            if output is None or not self._take(output, flight):
+                continue
+            if not one.whole and output.step.ramp != FINAL:
+                left = self._compact.go_on(self._engine, flight, output.step.ramp)
+                if left is None:
+                    self._close(one)
+                if left is not flight:
+                    return left
+                continue
+            if not self._engine.divides:
                 continue
             waiting = flight.waiting()
-            if self._shedding or not self._room(flight.rows):
+            if self._shedding or one.share < 1.0 or not self._room(flight.rows):
                 continue
             if not waiting:
                 if output.step.ramp != FINAL:
@@ -312,12 +338,14 @@ class Serving:
             one.released_at[row] = now
 
     def _close(self, done: Pass) -> None:
-        """After the last row has reached the end: the guard, then the report."""
+        """When no row is on its way any more: the guard, then the report."""
         wrong = done.close()
         self._settled(done)
-        if done.labels:
+        if not done.whole:
+            self._guard.unchecked(len(done.items))
+        elif done.labels:
             alarms = self._guard.alarms
-            self._guard.observe(wrong)
+            self._guard.observe(wrong, done.share)
             done.guarded = self._guard.guarded
             if self._guard.alarms != alarms:
                 log.warning("guard closed the exits", revision=done.plan.revision)
@@ -332,7 +360,8 @@ class Serving:
             if not one.broken:
                 one.broken = True
                 self._settled(one)
-                self._guard.observe([one.release.exits[row] != FINAL for row in one.release.order])
+                if one.whole:
+                    self._guard.observe([one.release.exits[row] != FINAL for row in one.release.order], one.share)
         self._parked.forget_broken()
 
     def _settled(self, one: Pass) -> None:

@@ -184,7 +184,7 @@ class HearingGuard(OpenGuard):
 
     heard = 0
 
-    def observe(self, wrong):
+    def observe(self, wrong, share=1.0):
         self.heard += len(wrong)
         return self.state
 
