@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,8 @@ from apparate.feedback import FINAL
 from apparate_worker.batching import Batcher, Pending
 from apparate_worker.errors import DeadlinePassed, InvalidRequest, NotReady, WorkerError
 from apparate_worker.protocol.classification import classify
-from apparate_worker.protocol.exits import DEADLINE, PARAMETERS, read_exits
+from apparate_worker.protocol.exits import PARAMETERS, read_exits
+from apparate_worker.protocol.limits import read_limit, read_priority
 from apparate_worker.protocol.tensors import BYTES, DTYPES
 from apparate_worker.release import error_scores
 from apparate_worker.statistics import Statistics
@@ -83,6 +85,8 @@ class Dataplane:
         version: str = VERSION,
         count: Callable[[str, int], None] = lambda *_: None,
         client_exits: Collection[str] = PARAMETERS,
+        default_priority: int = 1,
+        objective_s: float | None = None,
     ) -> None:
         """client_exits: which parameters about early exits requests may have."""
         self.name, self.version, self.count = name, version, count
@@ -91,6 +95,9 @@ class Dataplane:
         self._batcher, self._queue_timeout_s, self._alive = batcher, queue_timeout_s, alive
         self.accepting = False
         """Whether new requests are taken: false while starting and once draining has stopped taking."""
+        self._default_priority = default_priority
+        self.objective_s = objective_s
+        """An answer after this is of no use, whatever the request says; None: it is."""
         self.in_flight = 0
         """Requests accepted and not yet answered."""
         self.statistics = Statistics()
@@ -121,11 +128,13 @@ class Dataplane:
                 raise InvalidRequest(f"output {name!r} has no classes; classification is for {self.output!r}")
         items, arrays = self._check_inputs(request.inputs)
         asked = read_exits(request.parameters, self._client_exits, len(self.layers))
-        limit_s, limit_words = _limit(request.parameters, asked.deadline_s)
+        priority = read_priority(request.parameters, self._default_priority)
+        limit_s, words = read_limit(request.parameters, asked.deadline_s, self.objective_s)
         if not self.accepting:
             raise NotReady("the worker is starting or stopping")
         loop = asyncio.get_running_loop()
-        pending = Pending(arrays, items, loop.create_future(), arrived)
+        deadline = math.inf if limit_s is None else arrived + limit_s
+        pending = Pending(arrays, items, loop.create_future(), arrived, priority=priority, deadline=deadline)
         pending.limits = asked.limits
         try:
             self._batcher.put(pending)
@@ -134,7 +143,7 @@ class Dataplane:
             raise
         timers = [loop.call_later(self._queue_timeout_s, self._waited_too_long, pending)]
         if limit_s is not None:
-            timers.append(loop.call_later(limit_s, self._too_late, pending, limit_words))
+            timers.append(loop.call_later(limit_s, self._too_late, pending, words))
         self.in_flight += 1
         try:
             await pending.future
@@ -157,7 +166,7 @@ class Dataplane:
 
     @staticmethod
     def _too_late(pending: Pending, words: str) -> None:
-        pending.fail(DeadlinePassed(f"no answer within the request's {words}"))
+        pending.fail(DeadlinePassed(f"no answer within {words}"))
 
     def _response(self, request: InferRequest, pending: Pending, wanted: Sequence[str]) -> InferResponse:
         logits = pending.logits
@@ -238,23 +247,3 @@ def _last(exits: Array) -> int:
 def _error_scores(logits: Array) -> list[float]:
     """Of each item, from the scores that its answer carries; 1 where one is not a number, as in feedback."""
     return [error if error == error else 1.0 for error in error_scores(logits)]
-
-
-def _limit(parameters: Mapping[str, Any], deadline_s: float | None) -> tuple[float | None, str]:
-    """(the request's own time limit in seconds, in its own words); the shorter one of two."""
-    limit_s = _limit_s(parameters)
-    if deadline_s is not None and (limit_s is None or deadline_s < limit_s):
-        return deadline_s, f"{DEADLINE} of {deadline_s * 1e3:g}"
-    return limit_s, "" if limit_s is None else f"timeout of {limit_s * 1e6:.0f} microseconds"
-
-
-def _limit_s(parameters: Mapping[str, Any]) -> float | None:
-    """The request's own time limit: `timeout` in microseconds, as Triton has it."""
-    timeout = parameters.get("timeout")
-    if timeout is None:
-        return None
-    if isinstance(timeout, str) and timeout.isdecimal() and len(timeout) < 20:
-        timeout = int(timeout)
-    if isinstance(timeout, bool) or not isinstance(timeout, int) or not 0 <= timeout <= 10**15:
-        raise InvalidRequest(f"parameter timeout is {timeout!r:.40}, must be whole microseconds from 0")
-    return timeout / 1e6 if timeout else None  # 0 is no limit, as in Triton
