@@ -109,7 +109,6 @@ WORKER: tuple[Metric, ...] = (
     Metric("apparate_in_flight_requests", "gauge", "Items accepted and not yet answered.", _MODEL),
     Metric("apparate_waiting_requests", "gauge", "Items that wait for a pass.", _MODEL),
     Metric("apparate_queue_limit_requests", "gauge", "Items that may wait; above it 429.", _MODEL),
-    Metric("apparate_batch_limit_requests", "gauge", "Most requests of a pass.", _MODEL),
     Metric("apparate_slo_seconds", "gauge", "Answers are wanted within this; only with an objective.", _MODEL),
     Metric("apparate_slo_target_ratio", "gauge", "Share of answers that are wanted within it.", _MODEL),
     Metric("apparate_slo_answers", "counter", "Answers that the objective was held against.", _MODEL),
@@ -126,6 +125,21 @@ WORKER: tuple[Metric, ...] = (
         "1, with what this worker is: version of the product, device, digest of the catalog.",
         (*_MODEL, "version", "device", "catalog"),
     ),
+    Metric(
+        "apparate_refused_requests",
+        "counter",
+        "Requests refused because more came than could be served, by class (high, low) and reason (queue_full, "
+        "low_class, would_be_late).",
+        (*_MODEL, "priority", "reason"),
+    ),
+    Metric(
+        "apparate_pressure",
+        "gauge",
+        "1 while a stage of what a worker does under pressure is on, or was within the last 10 s.",
+        (*_MODEL, "stage"),
+    ),
+    Metric("apparate_pressure_entries", "counter", "How often a stage under pressure began.", (*_MODEL, "stage")),
+    Metric("apparate_batch_limit_requests", "gauge", "Rows of the largest batch that the policy allows now.", _MODEL),
     Metric("apparate_ready", "gauge", "1 while requests are accepted and the device turns.", _MODEL),
     Metric("apparate_feedback_sent", "counter", "Feedback entries that Redis has.", _MODEL),
     Metric(
