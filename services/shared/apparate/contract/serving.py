@@ -87,7 +87,7 @@ class Batching(Shape):
     policy: Literal["sizeAge", "aimd", "deadline"] = Field(
         default="sizeAge",
         description="sizeAge: a batch leaves when it is full or its oldest request has waited maxDelayMs. aimd: the "
-        "same, and the largest batch, up to maxBatch, is the one whose passes take no more than half of slo.latencyMs. "
+        "same, and the largest batch, up to maxBatch, has passes of at most three quarters of slo.latencyMs. "
         "deadline: a request that would not be answered within its timeout, or slo.latencyMs if that is less, is "
         "refused at once with 429 and Retry-After.",
     )
