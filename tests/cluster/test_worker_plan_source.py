@@ -19,11 +19,12 @@ from apparate.service.kube import KubeError, model_path, models_path
 from apparate_worker.errors import InvalidSetup
 from apparate_worker.model.store import load_prepared
 from apparate_worker.objects import as_prepared, check_is_object, read_object
+from apparate_worker.served import Declared
 from apparate_worker.settings import WorkerSettings
 from apparate_worker.worker import Worker
 from support.eventually import eventually_async
 from support.infer import ask, client
-from support.models import a_document, a_prepared_model, items, write_prepared
+from support.models import a_document, a_prepared_model, items, only, write_prepared
 from support.objects import Objects, a_client
 from support.tcp_proxy import TcpProxy
 
@@ -52,7 +53,7 @@ async def a_worker(objects: Objects, kubeconfig: Path, redis_url: str = ""):
     reading = a_client(objects.cluster, kubeconfig)
     document = await asyncio.to_thread(read_object, reading, settings.object)  # a proxy may be in this loop
     reading.close()
-    worker = Worker(document, a_prepared_model(), settings, torch.device("cpu"))
+    worker = Worker([Declared(document, a_prepared_model())], settings, torch.device("cpu"))
     http, _ = await worker.start()
     try:
         yield worker, http
@@ -61,7 +62,7 @@ async def a_worker(objects: Objects, kubeconfig: Path, redis_url: str = ""):
 
 
 async def in_force(worker, revision, within=10):
-    await eventually_async(lambda: worker._keeper.plan.revision == revision, within)
+    await eventually_async(lambda: only(worker).keeper.plan.revision == revision, within)
 
 
 def a_plan(revision, ramps=(0,), catalog="tiny"):
@@ -110,14 +111,14 @@ async def test_a_plan_for_another_catalog_is_refused_and_said_so(objects, redis_
 async def test_a_changed_budget_reaches_a_running_worker(objects):
     async with a_worker(objects, objects.reader_of("tiny")) as (worker, http), client(http) as c:
         objects.change({"budget": {"rampOverhead": 0.0001, "accuracyLoss": 0.2}}, "tiny")
-        await eventually_async(lambda: worker._keeper.ramp_budget == 0.0001)
+        await eventually_async(lambda: only(worker).keeper.ramp_budget == 0.0001)
         objects.put_plan(a_plan(1, (0, 1, 2)), "tiny")
-        await eventually_async(lambda: worker._keeper.refused is not None)
-        assert worker._keeper.refused.reason == "budget"
+        await eventually_async(lambda: only(worker).keeper.refused is not None)
+        assert only(worker).keeper.refused.reason == "budget"
         objects.change({"budget": {"rampOverhead": 0.5}}, "tiny")
         await in_force(worker, 1)  # the same plan, refused before
         await ask(c, items(1))
-        assert worker._guard._guard.ledger.budget == 0.2
+        assert only(worker).guard._guard.ledger.budget == 0.2
 
 
 async def test_while_the_api_server_is_away_the_plan_stays_and_a_newer_one_is_taken_when_it_is_back(objects):

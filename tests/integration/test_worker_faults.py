@@ -17,7 +17,7 @@ from apparate_worker import liveness
 from apparate_worker.heartbeat import Heartbeat
 from support.eventually import eventually_async
 from support.infer import URL, ask, client, json_body, message, stub
-from support.models import a_prepared_model, a_worker, filled, items
+from support.models import a_prepared_model, a_worker, filled, items, only
 
 POISON = 1e6
 
@@ -153,7 +153,7 @@ async def test_clients_that_give_up_by_the_hundred_do_no_harm():
             await asyncio.gather(*(impatient() for _ in range(100)))
         answers = await asyncio.gather(*(c.post(URL, json=json_body(items(1))) for _ in range(100)))
         assert {a.status_code for a in answers} == {200}
-        await eventually_async(lambda: worker.dataplane.in_flight == 0)
+        await eventually_async(lambda: only(worker).dataplane.in_flight == 0)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -167,13 +167,13 @@ async def test_a_client_that_leaves_while_it_waits_is_dropped_before_the_pass(pr
             leaving = asyncio.ensure_future(c.post(URL, json=json_body(items(1))))
         else:
             leaving = asyncio.ensure_future(service.ModelInfer(message(items(1))))
-        await eventually_async(lambda: worker._batcher.waiting == 1)
+        await eventually_async(lambda: only(worker).batcher.waiting == 1)
         await asyncio.sleep(0.1)  # longer than the time after which a client is watched
         leaving.cancel()
-        await eventually_async(lambda: worker._batcher.waiting == 0)
+        await eventually_async(lambda: only(worker).batcher.waiting == 0)
         held.let_go(5)
         await first
-        await eventually_async(lambda: (worker.dataplane.in_flight, worker.serving.served) == (0, 1))
+        await eventually_async(lambda: (only(worker).dataplane.in_flight, only(worker).serving.served) == (0, 1))
 
 
 async def test_a_full_queue_refuses_at_once_and_says_when_to_try_again():
@@ -184,7 +184,7 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_try_again():
         running = asyncio.create_task(ask(c, items(1)))
         await held.running()
         waiting = [asyncio.create_task(ask(c, items(1))) for _ in range(2)]
-        await eventually_async(lambda: worker._batcher.waiting == 2)
+        await eventually_async(lambda: only(worker).batcher.waiting == 2)
         refused = await asyncio.wait_for(c.post(URL, json=json_body(items(1))), 2)
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
         assert "2 may wait" in refused.json()["error"]
@@ -250,9 +250,9 @@ async def test_exits_that_turn_out_wrong_close_and_a_newer_plan_opens_them_again
         filled(worker)
         for row in wrong[:20]:
             await ask(c, row[None])
-        await eventually_async(lambda: worker._guard.state is GuardState.LOSS_ABOVE_BUDGET)
+        await eventually_async(lambda: only(worker).guard.state is GuardState.LOSS_ABOVE_BUDGET)
         assert (await ask(c, wrong[0][None]))["parameters"]["exit_ramp"] == -1
-        worker._apply(Plan.of(2, [0], [1.0], "tiny"))
+        only(worker).apply(Plan.of(2, [0], [1.0], "tiny"))
         filled(worker)
         await ask(c, wrong[0][None])
         filled(worker)
@@ -277,7 +277,7 @@ async def test_a_draining_worker_answers_what_it_took_and_refuses_the_rest():
         running = asyncio.create_task(ask(c, items(1)))
         await held.running()
         draining = asyncio.create_task(worker.drain(0.0))
-        await eventually_async(lambda: not worker.dataplane.accepting)
+        await eventually_async(lambda: not only(worker).dataplane.accepting)
         assert (await c.get("/v2/health/ready")).status_code == 503
         refused = await c.post(URL, json=json_body(items(1)))
         assert (refused.status_code, refused.headers["connection"]) == (503, "close")
@@ -300,7 +300,7 @@ async def test_clients_with_idle_connections_are_sent_elsewhere_before_anything_
             draining = asyncio.create_task(worker.drain(0.0))
             assert await asyncio.wait_for(reader.read(), 5) == b""
             left = lambda: channel.get_state() is not grpc.ChannelConnectivity.READY  # noqa: E731
-            await eventually_async(lambda: left() and not worker.dataplane.accepting)
+            await eventually_async(lambda: left() and not only(worker).dataplane.accepting)
             held.let_go(9)
             assert (await running)["outputs"]
         writer.close()

@@ -13,7 +13,7 @@ from apparate.contract.wire import decode_feedback
 from apparate.plan import Plan
 from support.eventually import eventually_async
 from support.infer import URL, ask, client, json_body
-from support.models import a_prepared_model, a_worker, filled, items
+from support.models import a_prepared_model, a_worker, filled, items, only
 
 pytestmark = pytest.mark.redis
 MODEL = "default/tiny/local"
@@ -41,7 +41,7 @@ def heartbeat(url, name="w1"):
 
 
 async def in_force(worker, revision, within=5):
-    await eventually_async(lambda: worker._keeper.plan.revision == revision, within)
+    await eventually_async(lambda: only(worker).keeper.plan.revision == revision, within)
 
 
 async def test_every_active_ramp_reports_on_every_request_also_past_its_exit(redis_server):
@@ -67,7 +67,7 @@ async def test_ramps_that_are_switched_off_report_as_shadows(redis_server):
     async with a_worker(prepared, redis_url=redis_server, plan=one, **ALL) as (worker, http, _), client(http) as c:
         await ask(c, items(1))
         (shadowed,) = await eventually_async(lambda: entries(redis_server))
-        worker._apply(Plan.of(2, [0, 1, 2], [0.0] * 3, "tiny"))
+        only(worker).apply(Plan.of(2, [0, 1, 2], [0.0] * 3, "tiny"))
         await ask(c, items(1))
         active = (await eventually_async(lambda: (got := entries(redis_server)) and len(got) == 2 and got))[1]
     assert (shadowed.ramps, shadowed.shadow, active.shadow) == ((0, 1, 2), (True, False, True), (False,) * 3)
@@ -160,7 +160,7 @@ async def test_serving_does_not_wait_for_a_redis_that_hangs(own_redis):
             own_redis.thaw()
         found = await eventually_async(lambda: {one.seq for one in entries(own_redis.url)} == set(range(31)), within=10)
         assert found
-        assert worker._dropped() == 0
+        assert only(worker).dropped == 0
 
 
 async def test_a_full_redis_costs_feedback_and_no_request(redis_server):
@@ -171,7 +171,7 @@ async def test_a_full_redis_costs_feedback_and_no_request(redis_server):
         async with a_worker(redis_url=redis_server, **NONE) as (worker, http, _), client(http) as c:
             for row in items(20):
                 await ask(c, row[None])
-            await eventually_async(lambda: worker._dropped() > 0)
+            await eventually_async(lambda: only(worker).dropped > 0)
             with connect(redis_server) as r:
                 r.config_set("maxmemory", "0")
             await ask(c, items(1))

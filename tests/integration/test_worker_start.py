@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from apparate_worker.errors import InvalidSetup
+from apparate_worker.served import Declared
 from apparate_worker.settings import WorkerSettings
 from apparate_worker.worker import Worker
 from support.infer import client
@@ -27,7 +28,7 @@ async def test_a_worker_is_not_ready_before_its_model_has_warmed_up():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = WorkerSettings.load({}, document=Path("m.yaml"), http_port=port, grpc_port=0)
-    worker = Worker(a_document(), a_prepared_model(hook=hook), settings, torch.device("cpu"))
+    worker = Worker([Declared(a_document(), a_prepared_model(hook=hook))], settings, torch.device("cpu"))
     starting = asyncio.create_task(worker.start())
     try:
         assert await asyncio.to_thread(warming.wait, 20)
@@ -50,7 +51,9 @@ async def test_a_model_that_cannot_do_its_largest_batch_never_listens():
             raise RuntimeError("out of memory")
 
     settings = WorkerSettings.load({}, document=Path("m.yaml"), http_port=0, grpc_port=0)
-    worker = Worker(a_document(serving={"maxBatch": 8}), a_prepared_model(hook=hook), settings, torch.device("cpu"))
+    worker = Worker(
+        [Declared(a_document(serving={"maxBatch": 8}), a_prepared_model(hook=hook))], settings, torch.device("cpu")
+    )
     with pytest.raises(InvalidSetup, match=r"the model raises on a batch of 8: .*out of memory"):
         await worker.start()
     assert not worker.models.ready()
@@ -61,7 +64,7 @@ async def test_a_port_that_is_taken_is_refused_by_number(name):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         settings = WorkerSettings.load({}, document=Path("m.yaml"), **{"http_port": 0, "grpc_port": 0, name: port})
-        worker = Worker(a_document(), a_prepared_model(), settings, torch.device("cpu"))
+        worker = Worker([Declared(a_document(), a_prepared_model())], settings, torch.device("cpu"))
         field = f"spec.serving.protocols.{name.removesuffix('_port')}.port"
         with pytest.raises(InvalidSetup, match=rf"port {port}: .*; {re.escape(field)} asks for another"):
             await worker.start()

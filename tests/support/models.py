@@ -22,6 +22,7 @@ from apparate_worker.model.graph import sites, trace
 from apparate_worker.model.ramps import RampHead, RampShape, describe
 from apparate_worker.model.sources import NamedCall
 from apparate_worker.model.store import PreparedModel, publish, save_backbone, save_ramps
+from apparate_worker.served import Declared, Served
 from apparate_worker.settings import WorkerSettings
 from apparate_worker.worker import Worker
 
@@ -174,10 +175,10 @@ async def a_worker(
     settings = WorkerSettings.load(
         {}, document=Path("tiny.yaml"), http_port=0, grpc_port=0, redis_url=redis_url, name=name
     )
-    worker = Worker(document, prepared, settings, torch.device("cpu"))
+    worker = Worker([Declared(document, prepared)], settings, torch.device("cpu"))
     if plan is not None:
-        worker._keeper.take(PlanStatus.of(plan).model_dump_json(by_alias=True).encode())
-        worker._apply(plan)
+        only(worker).keeper.take(PlanStatus.of(plan).model_dump_json(by_alias=True).encode())
+        only(worker).apply(plan)
     http, grpc = await worker.start()
     try:
         yield worker, http, grpc
@@ -185,10 +186,16 @@ async def a_worker(
         await worker.drain(0.0)
 
 
+def only(worker: Worker) -> Served:
+    """The one model that a worker serves."""
+    (found,) = worker.served.values()
+    return found
+
+
 def filled(worker: Worker) -> None:
     """Give the guard's ledger credit, so that exits open at once."""
-    worker._guard._guard.ledger.credit = worker._guard._guard.ledger.most
-    worker._guard.observe([False] * 100)
+    only(worker).guard._guard.ledger.credit = only(worker).guard._guard.ledger.most
+    only(worker).guard.observe([False] * 100)
 
 
 ENDLESS, CRASH, TOO_LARGE = 1000.0, 2000.0, 3000.0

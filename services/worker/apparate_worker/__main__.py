@@ -29,6 +29,7 @@ from apparate_worker.model.errors import ModelError
 from apparate_worker.model.memory import keep_freed_memory
 from apparate_worker.model.store import PreparedModel, load_prepared
 from apparate_worker.objects import as_prepared, check_is_object, read_object
+from apparate_worker.served import Declared
 from apparate_worker.settings import WorkerSettings
 from apparate_worker.worker import Worker, device_of
 
@@ -98,7 +99,7 @@ async def serve(document: Document, prepared: PreparedModel, settings: WorkerSet
         loop.add_signal_handler(number, _on_signal, told, number)
     main_thread = threading.main_thread()
     guard_loop(loop, lambda why: _lost(settings, f"{why}; it is at:\n{stack_of(main_thread)}"))
-    worker = Worker(document, prepared, settings, device)
+    worker = Worker([Declared(document, prepared)], settings, device)
     log.info("warming up", model=document.model.key, device=str(device))
     starting = asyncio.create_task(worker.start())
     await _first(starting, told.wait())
@@ -118,7 +119,7 @@ async def serve(document: Document, prepared: PreparedModel, settings: WorkerSet
     if worker.failed.is_set():
         await asyncio.sleep(LOST_PAUSE_S)
         _lost(settings, worker.lost)
-    log.info("drained", served=worker.serving.served)
+    log.info("drained", served=sum(one.serving.served for one in worker.served.values()))
     if worker.device_thread.alive:  # stuck in a pass: a normal end would wait for it
         _exit(UNANSWERED)
     return 0 if answered else UNANSWERED

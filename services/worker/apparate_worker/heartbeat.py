@@ -55,9 +55,13 @@ class Heartbeat:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), HEARTBEAT_INTERVAL_S)
 
-    async def close(self) -> None:
-        """Take the key away, so that nobody waits for this worker, and close the connection."""
-        with contextlib.suppress(*UNREACHABLE):
-            await self._client.delete(self._key)
-            await self._client.srem(self._names, self._worker)
+    async def close(self, *, keep: bool = False) -> None:
+        """Take the key away, so that nobody waits for this worker, and close the connection.
+
+        keep: leave the key, because somebody else in this worker writes it from now on.
+        """
+        if not keep:
+            with contextlib.suppress(*UNREACHABLE):
+                await self._client.delete(self._key)
+                await self._client.srem(self._names, self._worker)
         await self._client.aclose()

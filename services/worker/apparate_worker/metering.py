@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from apparate.catalog import RampCatalog
-from apparate.contract.metrics import WORKER
 from apparate.contract.serving import Slo
 from apparate.feedback import FINAL
 from apparate.service.telemetry import Telemetry
@@ -16,7 +15,6 @@ from apparate_worker.passes import Pass
 from apparate_worker.plain import PlainTimes
 
 PROTOCOLS = ("http", "grpc")
-NO_GPU: Mapping[str, float] = {}
 CODES = (200, 400, 404, 413, 429, 499, 500, 503, 504)
 
 
@@ -33,8 +31,8 @@ def forced(done: Pass) -> int:
 class Meter:
     """Metric objects of one served model, with their labels filled in once."""
 
-    def __init__(self, namespace: str, model: str, catalog: RampCatalog, max_batch: int) -> None:
-        self._telemetry = Telemetry(WORKER)
+    def __init__(self, telemetry: Telemetry, namespace: str, model: str, catalog: RampCatalog, max_batch: int) -> None:
+        self._telemetry = telemetry
         self._labels = {"namespace": namespace, "model": model}
         self._counted: dict[str, int] = {}
         one = self._one
@@ -106,6 +104,7 @@ class Meter:
 
     def describe(self, version: str, device: str, catalog: str) -> None:
         """Say what this worker is, besides its model."""
+        self._telemetry.drop("apparate_worker_info", **self._labels)
         self._one("apparate_worker_info", version=version, device=device, catalog=catalog).set(1)
 
     def want(self, slo: Slo | None) -> None:
@@ -117,15 +116,24 @@ class Meter:
             else:
                 self._one(name).set(value)
 
-    def render(
-        self, gauges: Mapping[str, float], counters: Mapping[str, int], gpu: Mapping[str, float] = NO_GPU
-    ) -> bytes:
-        """The text for /metrics; `counters` are totals kept elsewhere, `gpu` is its memory by state."""
-        for state, value in gpu.items():
+    def gpu(self, memory: Mapping[str, float]) -> None:
+        """Take the memory of the worker's GPU, in bytes by state."""
+        for state, value in memory.items():
             self._one("apparate_gpu_memory_bytes", state=state).set(value)
+
+    def forget(self) -> None:
+        """Drop every series of this model, which is not served any more."""
+        self._telemetry.forget(**self._labels)
+
+    def set(self, gauges: Mapping[str, float], counters: Mapping[str, int]) -> None:
+        """Bring metrics that are kept elsewhere up to date; `counters` are totals."""
         for name, value in gauges.items():
             self._one(name).set(value)
         for name, total in counters.items():
             self._one(name).inc(total - self._counted.get(name, 0))
             self._counted[name] = total
-        return self._telemetry.render()
+
+
+def count_unknown(telemetry: Telemetry, protocol: str, code: int) -> None:
+    """Count an answered request of a model that is not served here."""
+    telemetry("apparate_requests", namespace="", model="", protocol=protocol, code=str(code)).inc()

@@ -154,6 +154,8 @@ class Scheduler(Generic[T]):
                 if now >= give_up:
                     return None
                 self.changed.wait(wait_s)
+                if not self.servings:
+                    return None  # it may be that none will come
                 now = self._clock()
 
     def _choice(self, due: Sequence[T], now: float) -> T:
