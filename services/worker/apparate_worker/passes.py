@@ -109,7 +109,7 @@ class Pass:
         self.saved_ms += saved_ms
 
     def close(self) -> list[bool]:
-        """Sum up once no row is on its way; whether each answer left early and wrong, in order of release.
+        """Sum up once no row is on its way; whether each answer that counts left early and wrong, in order of release.
 
         That is known only where all rows have reached the end of the model.
         """
@@ -119,7 +119,7 @@ class Pass:
         self.service_s = max(self.released_at) - self.started
         if not self.whole:
             return []
-        return [exits[row] != FINAL and bool(said[exits[row]][row] != final[row]) for row in self.release.order]
+        return [exits[row] != FINAL and bool(said[exits[row]][row] != final[row]) for row in self.release.counting]
 
 
 @dataclass(slots=True)

@@ -70,6 +70,14 @@ class Release:
         limits = self._limits.get(row, NO_LIMITS)
         return ramp <= limits.last_ramp and score <= limits.most_error
 
+    @property
+    def counting(self) -> list[int]:
+        """Rows whose answers the guard hears of, in order of release. One that was allowed to do less than the plan,
+        and then ran to the end, earns no credit for the others: the accuracy budget holds among those as well."""
+        if not self._limits:
+            return self.order
+        return [row for row in self.order if self.exits[row] != FINAL or row not in self._limits]
+
     def waits(self, row: int) -> bool:
         """Whether the request still has no answer."""
         return row in self._waiting

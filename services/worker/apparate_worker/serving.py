@@ -342,7 +342,7 @@ class Serving:
         wrong = done.close()
         self._settled(done)
         if not done.whole:
-            self._guard.unchecked(len(done.items))
+            self._guard.unchecked(len(done.release.counting))
         elif done.labels:
             alarms = self._guard.alarms
             self._guard.observe(wrong, done.share)

@@ -78,3 +78,16 @@ def test_a_request_with_limits_leaves_at_the_first_ramp_that_both_the_plan_and_i
         plan = [r for r in range(ramps) if errors[row, r] < thresholds[r]]
         may = [r for r in plan if r <= last and errors[row, r] <= most]
         assert release.exits[row] == (may[0] if may else FINAL)
+
+
+def test_a_request_that_was_let_do_less_and_ran_to_the_end_earns_the_others_no_credit():
+    release = Release(4, {0: Limits(-1, 1.0), 1: Limits(2, 1.0)})
+    release.at(0, np.array([0.1, 0.1, 0.9, 0.1], np.float32), 0.5)
+    release.rest()
+    assert (release.order, release.counting) == ([1, 3, 0, 2], [1, 3, 2])
+
+
+def test_where_no_request_has_limits_every_answer_counts():
+    release = Release(2)
+    release.rest()
+    assert release.counting == [0, 1]
