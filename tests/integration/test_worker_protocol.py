@@ -18,7 +18,7 @@ from apparate.plan import Plan
 from apparate_proto.inference import open_inference_pb2 as pb
 from support.eventually import eventually_async
 from support.infer import URL, ask, binary_body, client, json_body, message, scores, stub
-from support.models import a_prepared_model, a_worker, filled, items
+from support.models import a_prepared_model, a_worker, filled, items, only
 
 CODED = {"gzip": gzip.compress, "deflate": zlib.compress}
 OPEN = Plan.of(4, [0, 1, 2], [1.0] * 3, "tiny")
@@ -283,6 +283,18 @@ async def test_what_a_request_may_not_ask_for_is_named():
             assert (answer.status_code, words in answer.json()["error"]) == (400, True)
 
 
+async def test_a_model_may_keep_its_exits_to_itself():
+    async with both(serving={"clientExits": ["exit.mode"]}) as (_, c, service):
+        await ask(c, items(1), parameters={"exit.mode": "off"})
+        answer = await c.post(URL, json=json_body(items(1), parameters={"exit.max_ramp": 0}))
+        assert (answer.status_code, "clientExits: exit.mode" in answer.json()["error"]) == (400, True)
+        request = message(items(1))
+        request.parameters["exit.deadline_ms"].int64_param = 5
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await service.ModelInfer(request)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_a_request_beyond_its_exit_deadline_is_told_which_one_it_was():
     go_on = threading.Event()
     go_on.set()
@@ -300,7 +312,7 @@ async def test_what_ramps_say_of_a_request_that_may_not_leave_is_reported_all_th
     async with both(prepared, plan=OPEN) as (worker, c, _):
         filled(worker)
         passes = []
-        worker._reporter._on_pass = passes.append
+        only(worker)._reporter._on_pass = passes.append
         await ask(c, x, parameters={"exit.mode": "off"})
         await eventually_async(lambda: sum(len(one.items) for one in passes) == 4)
     assert all((one.exits == -1).all() for one in passes)

@@ -129,6 +129,7 @@ class Served:
             alive=self._well,
             version=version,
             count=self.meter.answered,
+            client_exits=spec.serving.client_exits,
         )
         self.longest_s = spec.serving.stall_seconds or longest_pause_s(catalog, spec.serving.max_batch)
         """How long a step of a pass may take."""

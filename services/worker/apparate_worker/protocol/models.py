@@ -17,6 +17,7 @@ EXTENSIONS = (
     "parameters",
     "statistics",
     "model_repository",
+    "schedule_policy",
     "early_exit",
 )
 
