@@ -127,6 +127,10 @@ RULES: dict[str, Case] = {
     "gpu and device cpu": Case(
         _serving(device="cpu", gpu={}), "serving.device is cpu and serving.gpu asks for a GPU: leave one of them out"
     ),
+    "aimd without an objective": Case(
+        _serving(batching={"policy": "aimd"}),
+        "serving.batching.policy is aimd, which keeps passes within serving.slo.latencyMs: set that too",
+    ),
     "two faces on a port": Case(
         _serving(protocols={"http": {"port": 9000}}), "http.port and grpc.port are both 9000, must differ"
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -16,7 +17,9 @@ FREE = 1.02  # a larger size that takes at most so much longer costs nothing
 class PassTimes:
     """Seconds by rows. What is measured moves the estimate of its size by a step, so that one slow pass does little.
 
-    A size that has not been measured yet is as far from the profile as the one measured last.
+    A size that has not been measured yet is as far from the profile as the one measured last. None is believed to take
+    longer than follows from the last: fewer rows take no longer, nor more of them longer for each. So a size that is
+    out of use because it was slow comes into use again.
     Written by the device thread, read by any.
     """
 
@@ -26,7 +29,7 @@ class PassTimes:
             raise ValueError(f"the profile is {list(profile_s)!r:.80}, must have a positive time for one row and more")
         self._profile = list(profile_s)
         self._measured = [0.0] * len(self._profile)
-        self._scale = 1.0
+        self._scale, self._last = 1.0, (1, math.inf)
 
     @classmethod
     def of_catalog(cls, catalog: RampCatalog, most: int) -> PassTimes:
@@ -38,14 +41,18 @@ class PassTimes:
 
     def of(self, rows: int) -> float:
         """Seconds of a pass of `rows`, from 1 to the most."""
-        return self._measured[rows] or self._profile[rows] * self._scale
+        measured = self._measured[rows]
+        if not measured:
+            return self._profile[rows] * self._scale
+        last, took_s = self._last
+        return min(measured, took_s if rows <= last else took_s * rows / last)
 
     def took(self, rows: int, seconds: float) -> None:
         """Note a pass."""
         before = self.of(rows)
         step = UP if seconds > before else DOWN
-        self._measured[rows] = before * step
-        self._scale = self._measured[rows] / self._profile[rows]
+        self._measured[rows] = after = before * step
+        self._scale, self._last = after / self._profile[rows], (rows, after)
 
     def of_all(self, items: int, most: int) -> float:
         """Seconds to run `items` in passes of at most `most` rows."""

@@ -12,9 +12,7 @@ from apparate.contract.resource import Serving
 from apparate_worker.passtimes import PassTimes
 
 DECREASE = 0.9  # of Clipper (NSDI 2017, 4.3.1): a little less whenever a pass was too long
-PASS_SHARE = (
-    0.75  # of the objective that a pass may take: the rest is for waiting; by simulation, for few misses under bursts
-)
+PASS_SHARE = 0.75  # of the objective that a pass may take; the rest is for waiting (by simulation, under bursts)
 
 
 class Waiting(Protocol):
@@ -37,6 +35,9 @@ class Policy(Protocol):
     def due(self, oldest: Waiting, waiting: int, now: float) -> float:
         """When the next batch is due although it is not full."""
 
+    def want(self, slo_s: float) -> None:
+        """Keep another objective from now on, inf for none. Any thread."""
+
     def took(self, rows: int, seconds: float) -> None:
         """Note how long a batch occupied the device."""
 
@@ -55,6 +56,9 @@ class SizeAge:
         aged = oldest.arrived + self._max_delay_s
         return aged if oldest.deadline == math.inf else min(aged, oldest.deadline - 2 * self._times.of(waiting))
 
+    def want(self, slo_s: float) -> None:
+        """It has no objective."""
+
     def took(self, rows: int, seconds: float) -> None:
         """Correct the times that `due` and refusals look at."""
         self._times.took(rows, seconds)
@@ -68,9 +72,14 @@ class Aimd(SizeAge):
 
     def __init__(self, times: PassTimes, max_batch: int, max_delay_s: float, slo_s: float) -> None:
         super().__init__(times, max_batch, max_delay_s)
-        self._max_batch, self._longest_s = max_batch, slo_s * PASS_SHARE
+        self._max_batch = max_batch
+        self.want(slo_s)
         self._limit = 1.0
         self.most = 1
+
+    def want(self, slo_s: float) -> None:
+        """Keep another objective from now on."""
+        self._longest_s = slo_s * PASS_SHARE
 
     def took(self, rows: int, seconds: float) -> None:
         """Move the largest batch."""
@@ -92,9 +101,14 @@ class Deadline(SizeAge):
 
     def __init__(self, times: PassTimes, max_batch: int, max_delay_s: float, slo_s: float = math.inf) -> None:
         super().__init__(times, max_batch, max_delay_s)
-        self._max_batch, self._longest_s = max_batch, slo_s * PASS_SHARE
+        self._max_batch = max_batch
+        self.want(slo_s)
         for _ in range(max_batch):
             self._fit()
+
+    def want(self, slo_s: float) -> None:
+        """Keep another objective from now on."""
+        self._longest_s = slo_s * PASS_SHARE
 
     def took(self, rows: int, seconds: float) -> None:
         """Correct the times, and move the largest batch by a row at most."""
