@@ -62,6 +62,14 @@ async def test_a_request_of_many_items_gets_an_answer_of_many_rows():
     assert answer["outputs"][2]["data"] == [-1] * 21
 
 
+async def test_who_asks_for_the_head_alone_gets_the_same_status_without_a_body():
+    async with a_worker() as (_, http, _), client(http) as c:
+        for path in ("/v2/health/live", "/v2/models/tiny", "/v2/models/other"):
+            whole, head = await c.get(path), await c.head(path)
+            assert (head.status_code, head.content) == (whole.status_code, b"")
+            assert head.headers["content-length"] == str(len(whole.content))
+
+
 async def test_health_and_metadata_say_what_is_served():
     async with a_worker() as (_, http, _), client(http) as c:
         assert (await c.get("/v2/health/live")).json() == {"live": True}

@@ -121,6 +121,16 @@ def whole(**parameters):
     return {name: pb.InferParameter(int64_param=value) for name, value in parameters.items()}
 
 
+async def test_a_large_request_for_classes_is_answered_like_a_small_one():
+    x, top = items(40), [{"name": "logits", "parameters": {"classification": 300}}]
+    async with both(a_prepared_model(classes=300)) as (_, c, _):
+        together = (await ask(c, x, outputs=top))["outputs"][0]
+        alone = [(await ask(c, row[None], outputs=top))["outputs"][0]["data"][0] for row in x[:3]]
+    assert together["shape"] == [40, 300]
+    best = [one.partition(":")[2] for one in (*together["data"][:900:300], *alone)]  # batches may differ in the last bit
+    assert best[:3] == best[3:]
+
+
 async def test_only_class_scores_have_best_classes():
     async with both() as (_, c, service):
         for output in ("label", "exit_ramp"):

@@ -54,11 +54,11 @@ class HttpFace:
         try:
             if scope["method"] == "POST":
                 await self._post(scope, receive, send)
-            elif scope["method"] == "GET":
+            elif scope["method"] in ("GET", "HEAD"):  # the server leaves out the body of an answer to HEAD
                 await self._get(scope["path"], send)
             else:
                 await self._reply(
-                    send, 405, {"error": f"method {scope['method']} is not allowed"}, [(b"allow", b"GET, POST")]
+                    send, 405, {"error": f"method {scope['method']} is not allowed"}, [(b"allow", b"GET, HEAD, POST")]
                 )
         except ClientGone:
             return
