@@ -114,7 +114,8 @@ class ObjectPlanSource:
         self._told = wishes
         self._wishes(wishes)
         loss, overhead, paused = wishes.budget.accuracy_loss, wishes.budget.ramp_overhead, wishes.adaptation.paused
-        log.info("spec followed", accuracy_loss=loss, ramp_overhead=overhead, paused=paused)
+        share = wishes.checked_share
+        log.info("spec followed", accuracy_loss=loss, ramp_overhead=overhead, paused=paused, checked_share=share)
         return True
 
 

@@ -19,11 +19,12 @@ from apparate.contract.stream import feedback_key
 from apparate.plan import Plan
 from apparate.service.telemetry import Telemetry, get_logger
 from apparate_worker.batching import WANTED_S, Batcher
+from apparate_worker.compact import Compact, partings
 from apparate_worker.device import DeviceThread
 from apparate_worker.engine import Array, Engine, Schedule, link_to, warm_up
 from apparate_worker.errors import InvalidSetup, NotReady, words_of
 from apparate_worker.feedback import Identity, RedisSender, Reporter
-from apparate_worker.guard import WorkerGuard
+from apparate_worker.guard import Promise, WorkerGuard
 from apparate_worker.heartbeat import Beat, Heartbeat
 from apparate_worker.liveness import longest_pause_s
 from apparate_worker.metering import Meter
@@ -102,9 +103,11 @@ class Served:
             sender=self._sender,
             on_pass=self._passed,
         )
-        self.guard = WorkerGuard(spec.budget.accuracy_loss, catalog.ramps, max(spec.serving.replicas, 1))
+        promise = Promise.of(spec.budget, spec.serving.checked_share)
+        self.guard = WorkerGuard(promise, catalog.ramps, max(spec.serving.replicas, 1))
         self.keeper = PlanKeeper(catalog, spec.budget.ramp_overhead)
         remaining = remaining_table(catalog, TAIL_BATCHES * spec.serving.max_batch).tolist()
+        self._compact = Compact(lambda ramp, rows: remaining[rows][ramp], seed=self._epoch)
         self.serving = Serving(
             engine=self._engine,
             batcher=self.batcher,
@@ -116,6 +119,7 @@ class Served:
             max_batch=spec.serving.max_batch,
             remaining_ms=lambda ramp, rows: remaining[rows][ramp],
             threads=spec.serving.threads,
+            compact=self._compact,
             trial={spec.name: warm_array(spec, 1) for spec in prepared.inputs},
         )
         self.dataplane = Dataplane(
@@ -146,6 +150,7 @@ class Served:
             inputs = {spec.name: warm_array(spec, size) for spec in self.dataplane.inputs}
             try:
                 warm_up(self._engine, inputs, [everything, self.serving.schedule])
+                self._compact.parting_ms = partings(self._engine, inputs, everything)  # the last is the largest
             except Exception as error:
                 raise InvalidSetup(f"the model raises on a batch of {size}: {words_of(error)}") from error
 
@@ -219,7 +224,7 @@ class Served:
 
     def _follow_wishes(self, wishes: Wishes) -> None:
         """Take what changed in the spec and needs no restart. Event loop only."""
-        self.guard.keep(wishes.budget.accuracy_loss, max(wishes.replicas, 1))
+        self.guard.keep(Promise.of(wishes.budget, wishes.checked_share), max(wishes.replicas, 1))
         self._budget = wishes.budget.accuracy_loss
         self.meter.want(wishes.slo)
         self.keeper.ramp_budget = wishes.budget.ramp_overhead
@@ -254,6 +259,7 @@ class Served:
             "apparate_guard_closed": float(self.serving.guarded),
             "apparate_guard_spent": float(self.serving.spent),
             "apparate_accuracy_budget_ratio": self._budget,
+            "apparate_full_share_ratio": self.guard.share,
             "apparate_queue_limit_requests": self.spec.serving.max_queue,
             "apparate_batch_limit_requests": self.spec.serving.max_batch,
             "apparate_plan_revision": self.keeper.plan.revision,
