@@ -8,10 +8,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from apparate.adaptation.exits import exit_ramps
+from apparate.contract.metrics import WORKER
 from apparate.contract.resource import Spec
 from apparate.contract.wire import decode_feedback, encode_feedback
 from apparate.feedback import FINAL, FeedbackBatch
 from apparate.plan import Plan
+from apparate.service.telemetry import Telemetry
 from apparate_worker.batching import Batcher, Item, Pending
 from apparate_worker.compact import Compact, partings
 from apparate_worker.device import DeviceThread
@@ -203,10 +205,11 @@ def test_parting_is_measured_at_every_active_ramp():
 
 
 def counted(passes):
-    meter = Meter("default", "tiny", a_catalog(), 4)
+    telemetry = Telemetry(WORKER)
+    meter = Meter(telemetry, "default", "tiny", a_catalog(), 4)
     for done in passes:
         meter.passed(done)
-    text = meter.render({}, {}).decode()
+    text = telemetry.render().decode()
     return {
         sample.name: sample.value
         for family in text_string_to_metric_families(text)
