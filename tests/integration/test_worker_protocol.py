@@ -127,7 +127,7 @@ async def test_a_large_request_for_classes_is_answered_like_a_small_one():
         together = (await ask(c, x, outputs=top))["outputs"][0]
         alone = [(await ask(c, row[None], outputs=top))["outputs"][0]["data"][0] for row in x[:3]]
     assert together["shape"] == [40, 300]
-    best = [one.partition(":")[2] for one in (*together["data"][:900:300], *alone)]  # batches may differ in the last bit
+    best = [one.partition(":")[2] for one in (*together["data"][:900:300], *alone)]  # last bits may differ
     assert best[:3] == best[3:]
 
 
