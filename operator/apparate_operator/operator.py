@@ -55,6 +55,7 @@ class Operator:
             give_up_s=settings.lease_seconds * GIVE_UP_S / DURATION_S,
         )
         self._shown = ModelMetrics(telemetry)
+        telemetry("apparate_operator_resync_interval_seconds").set(settings.resync_seconds)
         client.observe = count_errors(telemetry)
         self._leads_since: float | None = None
         self._running: asyncio.Task[None] | None = None

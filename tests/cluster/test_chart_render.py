@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,15 +123,12 @@ def test_the_crd_of_the_chart_is_the_generated_one(helm: Helm) -> None:
     assert rendered["spec"] == generated["spec"]  # not rounded by a round trip through helm's own YAML
 
 
-def test_dashboards_come_as_a_config_map_when_there_are_any(helm: Helm, tmp_path: Path) -> None:
-    chart = tmp_path / "apparate"
-    shutil.copytree(CHART, chart)
-    (chart / "files/dashboards").mkdir(exist_ok=True)
-    (chart / "files/dashboards/one.json").write_text('{"title": "{{ not ours }}"}')
-    asked = {"monitoring": {"dashboards": {"enabled": True}}}
-    made = [d for d in helm.template(asked, chart=chart) if d["kind"] == "ConfigMap"]
-    assert made[0]["data"]["one.json"] == '{"title": "{{ not ours }}"}'
-    assert made[0]["metadata"]["labels"]["grafana_dashboard"] == "1"
+def test_dashboards_come_as_config_maps_to_the_last_character(helm: Helm) -> None:
+    made = [d for d in helm.template() if d["kind"] == "ConfigMap"]
+    found = {name: text for one in made for name, text in one["data"].items()}
+    files = {f"apparate-{path.name}": path.read_text().strip() for path in (CHART / "files/dashboards").glob("*.json")}
+    assert found == files
+    assert {one["metadata"]["labels"]["grafana_dashboard"] for one in made} == {"1"}
 
 
 def test_a_value_that_does_not_exist_is_named(helm: Helm) -> None:

@@ -13,7 +13,6 @@ from types import ModuleType
 import pytest
 import yaml
 
-from apparate.contract.metrics import METRICS
 from apparate.contract.resource import EarlyExitModel
 from apparate.service.settings import ServiceSettings
 from apparate_controller.settings import ControllerSettings
@@ -115,20 +114,3 @@ def test_the_chart_has_the_version_of_the_product() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert chart["appVersion"] == chart["version"] == project["version"]
-
-
-def test_every_metric_of_an_alert_exists() -> None:
-    suffixes = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
-    there = {f"{one.name}{suffix}" for one in METRICS for suffix in suffixes[one.kind]}
-    for path in sorted((CHART / "files" / "alerts").glob("*.yaml")):
-        for group in yaml.safe_load(path.read_text())["groups"]:
-            for rule in group["rules"]:
-                assert set(re.findall(r"\bapparate_\w+", rule["expr"])) <= there, rule["alert"]
-
-
-def test_every_alert_has_a_runbook_and_a_severity() -> None:
-    for path in sorted((CHART / "files" / "alerts").glob("*.yaml")):
-        for group in yaml.safe_load(path.read_text())["groups"]:
-            for rule in group["rules"]:
-                assert rule["labels"]["severity"] in ("warning", "critical")
-                assert (ROOT / rule["annotations"]["runbook"]).exists(), rule["alert"]

@@ -121,6 +121,7 @@ OPERATOR = (
         (
             Query("time() - max by (kind)(apparate_operator_last_event_timestamp_seconds)", "{{kind}}"),
             Query("time() - max(apparate_operator_last_resync_timestamp_seconds)", "everything listed"),
+            Query("max(apparate_operator_resync_interval_seconds)", "listed every"),
         ),
     ),
     Panel(

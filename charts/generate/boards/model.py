@@ -122,12 +122,25 @@ EXITS = (
         "reqps",
         (Query(f"sum by (ramp)({rate('apparate_exits_total', MODEL)}) > 0", "{{ramp}}"),),
         stacked=True,
+        width=6,
+    ),
+    Panel(
+        "Left early",
+        "Share of answers that left at a ramp: of the answers, and what the window says of the plan in force.",
+        "percentunit",
+        (
+            Query(early("sum", MODEL), "answers"),
+            Query(f"max(apparate_observed_exit_ratio{{{MODEL}}})", "window"),
+        ),
+        most=1,
+        width=6,
     ),
     Panel(
         "Thresholds",
         "Threshold of each open ramp. A request leaves where its error score is below it; 0 is closed.",
         "none",
         (Query(f"max by (ramp)(apparate_ramp_threshold_ratio{{{MODEL}}}) > 0", "{{ramp}}"),),
+        width=6,
     ),
     Panel(
         "Plan revision",
@@ -139,6 +152,7 @@ EXITS = (
             Query(f"min(apparate_plan_revision{{{MODEL}}})", "least at a worker"),
             Query(f"max(apparate_plan_revision{{{MODEL}}})", "greatest at a worker"),
         ),
+        width=6,
     ),
 )
 ACCURACY = (
@@ -153,6 +167,7 @@ ACCURACY = (
             Query(f"max(apparate_observed_loss_upper_ratio{{{MODEL}}})", "window, upper bound"),
             Query(BUDGET, "budget"),
         ),
+        width=6,
     ),
     Panel(
         "Agreement of each ramp",
@@ -171,6 +186,7 @@ ACCURACY = (
         ),
         most=1,
         least=None,
+        width=6,
     ),
     Panel(
         "Guard",
@@ -182,6 +198,7 @@ ACCURACY = (
             Query(f"avg(apparate_guard_spent{{{MODEL}}})", "spent"),
         ),
         most=1,
+        width=6,
     ),
     Panel(
         "Alarms of the guard",
@@ -189,6 +206,7 @@ ACCURACY = (
         "come with inputs whose mistakes come in bursts, as frames of a video do.",
         "none",
         (Query(f"60 * sum({rate('apparate_guard_alarms_total', MODEL)})", "alarms"),),
+        width=6,
     ),
 )
 WORK = (

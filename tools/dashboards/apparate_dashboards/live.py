@@ -79,7 +79,7 @@ def an_operator_at_work() -> Iterator[dict[str, list[str]]]:
     """Targets of an operator that looks after two models on a real API server; one of them cannot be prepared."""
     from apparate.contract.schema import crd
     from support import kube
-    from support.models_on_kubernetes import a_model
+    from support.models_on_kubernetes import a_body
     from support.operator import Hand, an_operator
 
     with kube.a_cluster() as cluster, cluster.namespace() as namespace:
@@ -87,5 +87,6 @@ def an_operator_at_work() -> Iterator[dict[str, list[str]]]:
         with an_operator(cluster, namespace) as operator:
             operator.settle()
             hand = Hand(cluster, namespace)
-            hand.serve(a_model())
+            hand.serve(a_body())
+            hand.create(a_body("bert"))
             yield {"operator": [f"127.0.0.1:{operator._port}"]}

@@ -252,6 +252,7 @@ OPERATOR: tuple[Metric, ...] = (
     Metric("apparate_model_ready_replicas", "gauge", "Those of them that are ready.", _MODEL),
     Metric("apparate_operator_last_event_timestamp_seconds", "gauge", "When a watch last told of a change.", ("kind",)),
     Metric("apparate_operator_last_resync_timestamp_seconds", "gauge", "When everything was last listed."),
+    Metric("apparate_operator_resync_interval_seconds", "gauge", "How often everything is meant to be listed."),
     Metric("apparate_operator_missed_changes", "counter", "Changes that a list found and no watch told.", ("kind",)),
     Metric("apparate_operator_crd_outdated", "gauge", "1 when the installed CRD lacks fields of this version."),
     Metric("apparate_operator_loop_lag_seconds", "gauge", "How late the event loop is."),
