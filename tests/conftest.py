@@ -16,10 +16,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests share few c
 
 from apparate.service.redis_server import NoRedisServer, find
 from apparate_cluster import prometheus
-from support import kube, node
+from support import browser, kube, node
 from support.redis import RedisServer, a_redis_server
 
-TIERS = ("redis", "prometheus", "cluster", "e2e", "gpu")
+TIERS = ("redis", "prometheus", "browser", "cluster", "e2e", "gpu")
 REQUIRED = frozenset(filter(None, os.environ.get("EEM_TEST_REQUIRE", "").split(",")))
 
 
@@ -32,6 +32,8 @@ def missing(tier: str) -> str:
             return str(error)
     if tier == "prometheus":
         return prometheus.missing()
+    if tier == "browser":
+        return browser.missing()
     if tier == "gpu":
         import torch
 

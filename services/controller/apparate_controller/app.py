@@ -36,6 +36,7 @@ from apparate_controller.views import (
     WhatIf,
     Worker,
 )
+from apparate_controller.web.pages import add_page
 
 router = APIRouter()
 MOST_BUDGETS = 16  # in one question; each takes some 50 ms
@@ -62,6 +63,7 @@ def create_app(
     app.state.models, app.state.telemetry, app.state.stuck_s, app.state.standby = models, telemetry, stuck_s, standby
     app.state.refused, app.state.tuning = refused, asyncio.Semaphore(1)
     app.include_router(router)
+    add_page(app)
     return app
 
 

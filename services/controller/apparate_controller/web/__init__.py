@@ -1,0 +1,1 @@
+"""The page for people: static files, no build step, nothing from elsewhere."""
