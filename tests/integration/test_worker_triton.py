@@ -13,8 +13,20 @@ from apparate_worker.engine import as_tensor
 from apparate_worker.protocol.tensors import DTYPES
 from support.models import a_prepared_model, a_worker
 
-SCRIPT = Path(__file__).parents[1] / "support" / "triton_round_trip.py"
+SUPPORT = Path(__file__).parents[1] / "support"
 TEXTS = np.array([[b"ab"], [b"xyz"]])
+
+
+async def told_by(script, *arguments):
+    """What a script of tritonclient's prints."""
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(SUPPORT / script), *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(child.communicate(), 60)
+    assert child.returncode == 0, err.decode()[-3000:]
+    return json.loads(out)
 
 
 async def test_tritonclient_round_trips_every_datatype_over_http_and_grpc(tmp_path):
@@ -30,17 +42,26 @@ async def test_tritonclient_round_trips_every_datatype_over_http_and_grpc(tmp_pa
     np.savez(tmp_path / "inputs.npz", **stored)
     types = json.dumps({spec.name: spec.datatype for spec in specs})
     async with a_worker(prepared) as (_, http, grpc):
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(SCRIPT), http, grpc, "tiny", str(tmp_path / "inputs.npz"), types),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, err = await asyncio.wait_for(child.communicate(), 60)
-    assert child.returncode == 0, err.decode()[-3000:]
-    found = json.loads(out)
+        found = await told_by("triton_round_trip.py", http, grpc, "tiny", str(tmp_path / "inputs.npz"), types)
     for kind in ("http binary", "http json", "grpc binary"):
         np.testing.assert_allclose(found[kind]["logits"], wanted, rtol=1e-5, atol=1e-6)
         assert found[kind]["label"] == wanted.argmax(1).tolist()
         assert (found[kind]["exit_ramp"], found[kind]["id"]) == ([-1, -1], "seven")
     assert "not served here" in found["http unknown"]
     assert "not served here" in found["grpc unknown"]
+
+
+async def test_tritonclient_finds_the_extensions_over_http_and_grpc():
+    prepared = a_prepared_model(classes=900)  # its answers are large enough to be compressed
+    async with a_worker(prepared) as (_, http, grpc):
+        found = await told_by("triton_features.py", http, grpc, "tiny", "3")
+    for number, kind in enumerate(("http", "grpc")):
+        told = found[kind]
+        best = [int(row[0].split(":")[1]) for row in told["classes"]]
+        assert [len(row) for row in told["classes"]] == [2, 2, 2]
+        assert all(row[0].endswith(f":class{index}") for row, index in zip(told["classes"], best, strict=True))
+        assert told["coded"] == [best, best]
+        assert "exit.min_confidence is 7.5, must be a number within 0..1" in told["refused"]
+        assert told["success"] == 3 * (number + 1)
+        assert told["index"] == [["tiny", "1", "READY"]]
+    assert found["http"]["classes"] == found["grpc"]["classes"]
