@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -22,6 +23,7 @@ from apparate.plan import Plan
 from apparate.service.redis_client import connect
 from apparate.service.telemetry import Telemetry
 from apparate_controller.app import create_app
+from apparate_controller.entry import Entry
 from apparate_controller.models import Models
 from apparate_controller.replay import catalog_indices
 from apparate_controller.sinks.redis import RedisPlanSink
@@ -252,3 +254,36 @@ async def test_the_command_saves_a_recording_and_writes_over_nothing(api, tmp_pa
 async def test_the_commands_refuse_what_cannot_be(api, argv, words, capsys):
     assert await commanded(api, *argv) == 2
     assert words in capsys.readouterr().err
+
+
+TOKEN = "p:a$s=w!rd"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/v1/models", {}, 401),
+        ("/", {}, 401),
+        ("/web/app.js", {}, 401),
+        ("/v1/models", {"authorization": "Bearer other"}, 401),
+        ("/v1/models", {"authorization": "Basic !"}, 401),
+        ("/v1/models", {"authorization": f"Bearer {TOKEN}".encode()}, 200),
+        ("/v1/models", {"authorization": "Basic " + base64.b64encode(f"me:{TOKEN}".encode()).decode()}, 200),
+        ("/v1/models", {"apparate-token": TOKEN.encode()}, 200),
+        ("/healthz", {}, 200),
+        ("/metrics", {}, 200),
+    ],
+)
+async def test_with_a_token_everything_but_probes_and_metrics_wants_it(path, headers, status):
+    app = create_app(Models([], lambda *_: None, 1.0), Telemetry(CONTROLLER), stuck_s=60)
+    app.add_middleware(Entry, token=TOKEN)
+    async with served(app) as url, httpx.AsyncClient(base_url=url) as client:
+        assert (await client.get(path, headers=headers)).status_code == status
+
+
+async def test_the_commands_show_the_token_of_the_shell(api, monkeypatch, capsys):
+    api.app.add_middleware(Entry, token="secret")
+    assert await commanded(api, "status") == 2
+    assert "APPARATE_CONTROLLER_TOKEN" in capsys.readouterr().err
+    monkeypatch.setenv("APPARATE_CONTROLLER_TOKEN", "secret")
+    assert await commanded(api, "status") == 0

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import httpx
 from fastapi import FastAPI, Request, Response
 
+from apparate_controller.entry import Entry
 from apparate_controller.forwarding import PASSED_ON, pass_on_to_leader
 from apparate_controller.server import bind, http_server
 
@@ -50,6 +51,16 @@ async def test_questions_about_models_are_passed_on_as_they_are_and_others_are_n
         assert "x-own" not in answer.headers
         assert (await http.get("/v1/none")).status_code == 404
         assert (await http.get("/healthz")).text.startswith("standby")
+
+
+async def test_the_leaders_token_goes_with_what_is_passed_on():
+    guarded = an_app("leader")
+    guarded.add_middleware(Entry, token="secret")
+    standby = an_app("standby")
+    async with served(guarded) as where:
+        pass_on_to_leader(standby, lambda: "standby: x leads", lambda: where, token="secret")
+        async with asking(standby) as http:
+            assert (await http.get("/v1/models")).text.startswith("leader")
 
 
 async def test_what_was_passed_on_is_not_passed_on_again():

@@ -26,6 +26,7 @@ from apparate.service.telemetry import Telemetry, configure_logging
 from apparate_controller import controls
 from apparate_controller.app import create_app
 from apparate_controller.cluster import ClusterController
+from apparate_controller.entry import Entry
 from apparate_controller.forwarding import pass_on_to_leader
 from apparate_controller.loop import ModelLoop, Ports
 from apparate_controller.models import Model, Models, load_models
@@ -94,7 +95,7 @@ async def run(
                 standby=cluster.standby,
                 refused=cluster.access.problems,
             )
-            pass_on_to_leader(app, cluster.standby, cluster.leader)
+            pass_on_to_leader(app, cluster.standby, cluster.leader, token=settings.api_token)
             await serve(settings, app, cluster, RedisHealth(commands, telemetry).run(), listening)
             return
         readers = {one.model.key: connect(settings.redis_url, block_s=settings.block_s) for one in documents}
@@ -134,6 +135,8 @@ async def serve(
     listening: socket.socket,
 ) -> None:
     """Run the HTTP API and what adapts until a signal, then let both end."""
+    if settings.api_token:
+        app.add_middleware(Entry, token=settings.api_token)
     server = http_server(app)
     serving = asyncio.create_task(server.serve(sockets=[listening]), name="http")
     adapting = asyncio.create_task(adapted.run(), name="models")

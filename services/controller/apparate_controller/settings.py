@@ -39,6 +39,14 @@ class ControllerSettings(ServiceSettings):
         description="Host name or address at which other controllers reach this one, as a pod its IP: those that wait "
         "for the Lease pass questions about models on to the one that leads. Empty: they answer 503.",
     )
+    api_token: str = Field(
+        default="",
+        max_length=4096,
+        pattern="^[!-~]*$",
+        repr=False,
+        description="Token that the page and the HTTP API want (probes and metrics do not), as `Authorization: Bearer` "
+        "or as the password that a browser asks for. Empty: anybody who reaches the port may ask.",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Least level logged.")
     name: str = Field(
         default="controller",

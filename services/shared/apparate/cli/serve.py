@@ -91,5 +91,5 @@ def show(stack: LocalStack, *, as_json: bool) -> None:
         print(f"try:    curl http://{one.http}/v2/models/{one.model.rpartition('/')[2]}")
     if stack.controller_url:
         print(f"watch:  apparate status --url {stack.controller_url}")
-        print(f"API:    {stack.controller_url}/docs")
+        print(f"page:   {stack.controller_url}/")
     print("Ctrl-C drains and ends.", flush=True)  # a pipe would keep it until the end

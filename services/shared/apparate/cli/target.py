@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Protocol
 
 import typer
@@ -68,6 +69,12 @@ def choose(
     from apparate.cli.target_local import LocalTarget
 
     return LocalTarget(url or DEFAULT_URL)
+
+
+def token() -> dict[str, str]:
+    """The header that shows a controller its token, when this shell has it in APPARATE_CONTROLLER_TOKEN."""
+    found = os.environ.get("APPARATE_CONTROLLER_TOKEN", "")
+    return {"apparate-token": found} if found else {}
 
 
 def key_of(one: Json) -> str:

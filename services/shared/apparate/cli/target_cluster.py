@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from apparate.cli.errors import BAD_INPUT, CommandError
-from apparate.cli.target import Json, key_of
+from apparate.cli.target import Json, key_of, token
 
 MANAGER = "apparate-cli"
 CONFLICTS = 5
@@ -94,7 +94,7 @@ class ClusterTarget:
 
     def controllers(self, path: str) -> bytes:
         """What the controller answers at a path. Raises KubeError, and CommandError when there is not one of it."""
-        return bytes(self.client.fetch(f"{self._controller()}{path}", timeout_s=TIMEOUT_S))
+        return bytes(self.client.fetch(f"{self._controller()}{path}", timeout_s=TIMEOUT_S, headers=token()))
 
     def _controller(self) -> str:
         """Where the API server forwards to the controller. Raises CommandError."""

@@ -9,8 +9,9 @@ import urllib.request
 from typing import Any
 
 from apparate.cli.errors import BAD_INPUT, FAILED, CommandError
-from apparate.cli.target import Json, key_of
+from apparate.cli.target import Json, key_of, token
 
+UNAUTHORIZED = 401
 TIMEOUT_S = 20.0  # what-if tries many budgets
 
 
@@ -70,7 +71,7 @@ class LocalTarget:
             raise CommandError(f"{self._url}{path}: the answer is not JSON; is that a controller? (--url)") from None
 
     def _read(self, method: str, path: str, body: Json | None = None) -> bytes:
-        request = urllib.request.Request(self._url + path, method=method)
+        request = urllib.request.Request(self._url + path, method=method, headers=token())
         if body is not None:
             request.data = json.dumps(body).encode()
             request.add_header("Content-Type", "application/json")
@@ -81,6 +82,8 @@ class LocalTarget:
             with error:
                 told = _detail(error.read())
             status = BAD_INPUT if error.code in (409, 422) else FAILED
+            if error.code == UNAUTHORIZED:
+                raise CommandError(f"{self._url}: {told}; put it into APPARATE_CONTROLLER_TOKEN", BAD_INPUT) from None
             said = told or f"the controller answered {error.code} {error.reason}"
             raise CommandError(said if error.code == 409 else f"{self._url}{path}: {said}", status) from None
         except (OSError, ValueError, http.client.HTTPException) as error:

@@ -111,17 +111,24 @@ class KubeClient:
             raise KubeError(200, f"{method} {path}: the answer is not JSON") from None
         return found
 
-    def fetch(self, path: str, *, timeout_s: float = CALL_TIMEOUT_S) -> bytes:
+    def fetch(self, path: str, *, timeout_s: float = CALL_TIMEOUT_S, headers: Mapping[str, str] | None = None) -> bytes:
         """An answer that may be anything, as of a Service behind the API server. Raises KubeError as `call` does."""
-        return self._read("GET", path, {}, None, "", timeout_s)
+        return self._read("GET", path, {}, None, "", timeout_s, headers)
 
     def _read(
-        self, method: str, path: str, query: Mapping[str, Any], body: object, content_type: str, timeout_s: float
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any],
+        body: object,
+        content_type: str,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
     ) -> bytes:
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": content_type} if data is not None else {}
+        kind = {"Content-Type": content_type} if data is not None else {}
         with self._observed(Right.of(method, path)):
-            response = self._send(method, path, query, headers, data, timeout_s)
+            response = self._send(method, path, query, {**kind, **(headers or {})}, data, timeout_s)
             try:
                 return bytes(response.read())
             except (urllib3.exceptions.HTTPError, OSError) as error:
