@@ -11,8 +11,10 @@ from apparate.catalog import RampCatalog
 from apparate.contract.serving import Slo
 from apparate.feedback import FINAL
 from apparate.service.telemetry import Telemetry
+from apparate_worker.batching import Batcher
 from apparate_worker.passes import Pass
 from apparate_worker.plain import PlainTimes
+from apparate_worker.pressure import Stage
 
 PROTOCOLS = ("http", "grpc")
 CODES = (200, 400, 404, 413, 429, 499, 500, 503, 504)
@@ -130,8 +132,24 @@ class Meter:
         for name, value in gauges.items():
             self._one(name).set(value)
         for name, total in counters.items():
-            self._one(name).inc(total - self._counted.get(name, 0))
-            self._counted[name] = total
+            self._raise(name, total)
+
+    def pressed(self, batcher: Batcher) -> None:
+        """Bring what the queue refused, and its stages under pressure, up to date."""
+        pressure = batcher.pressure
+        on = pressure.stages
+        for stage in Stage:
+            self._one("apparate_pressure", stage=stage.label).set(stage in on)
+            self._raise("apparate_pressure_entries", pressure.entered[stage], stage=stage.label)
+        for (priority, reason), total in batcher.admission.refused.items():
+            self._raise("apparate_refused_requests", total, priority=priority, reason=reason)
+
+    def _raise(self, name: str, total: int, **labels: str) -> None:
+        """Bring a counter up to a total that is kept elsewhere."""
+        counter = self._one(name, **labels)
+        key = "/".join((name, *labels.values()))
+        counter.inc(total - self._counted.get(key, 0))
+        self._counted[key] = total
 
 
 def count_unknown(telemetry: Telemetry, protocol: str, code: int) -> None:

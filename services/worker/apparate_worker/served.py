@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import torch
 from apparate import __version__
 from apparate.contract.document import Document
 from apparate.contract.resource import TensorSpec
+from apparate.contract.serving import Slo
 from apparate.contract.stream import feedback_key
 from apparate.plan import Plan
 from apparate.service.telemetry import Telemetry, get_logger
@@ -34,6 +36,7 @@ from apparate_worker.passes import Pass
 from apparate_worker.passtimes import PassTimes
 from apparate_worker.plain import remaining_table
 from apparate_worker.plans import PlanKeeper, PlanSource, follow
+from apparate_worker.policies import policy_of
 from apparate_worker.protocol.dataplane import VERSION, Dataplane
 from apparate_worker.protocol.tensors import BYTES, DTYPES
 from apparate_worker.serving import TAIL_BATCHES, Serving
@@ -85,12 +88,14 @@ class Served:
         self._budget = spec.budget.accuracy_loss
         self.meter = Meter(telemetry, meta.namespace, meta.name, catalog, spec.serving.max_batch)
         self._engine = Engine(prepared.model, prepared.heads, link_to(device))
-        slo = spec.serving.slo
+        slo, times = spec.serving.slo, PassTimes.of_catalog(catalog, spec.serving.max_batch)
         self.batcher = Batcher(
             max_batch=spec.serving.max_batch,
             max_delay_s=spec.serving.max_delay_ms / 1e3,
             max_queue=spec.serving.max_queue,
-            times=PassTimes.of_catalog(catalog, spec.serving.max_batch),
+            times=times,
+            policy=policy_of(spec.serving, times),
+            low_share=spec.serving.batching.low_queue_share,
             wanted_s=slo.latency_ms / 1e3 if slo else WANTED_S,
         )
         key, url = document.model.key, settings.redis_url
@@ -133,6 +138,8 @@ class Served:
             alive=self._well,
             version=version,
             count=self.meter.answered,
+            default_priority=spec.serving.batching.default_priority,
+            objective_s=self._limit_s(slo),
             client_exits=spec.serving.client_exits,
         )
         self.longest_s = spec.serving.stall_seconds or longest_pause_s(catalog, spec.serving.max_batch)
@@ -167,6 +174,7 @@ class Served:
             self._tasks.append(keep(follow(self._source, self.keeper, self.apply, self._refused)))
         if self._heartbeat is not None:
             self._tasks.append(keep(self._heartbeat.run()))
+        self._tasks.append(keep(self.batcher.pressure.watch()))
         self.dataplane.accepting = True
 
     async def answered(self, within_s: float) -> bool:
@@ -227,8 +235,14 @@ class Served:
         self.guard.keep(Promise.of(wishes.budget, wishes.checked_share), max(wishes.replicas, 1))
         self._budget = wishes.budget.accuracy_loss
         self.meter.want(wishes.slo)
+        self.batcher.policy.want(wishes.slo.latency_ms / 1e3 if wishes.slo else math.inf)
+        self.dataplane.objective_s = self._limit_s(wishes.slo)
         self.keeper.ramp_budget = wishes.budget.ramp_overhead
         self._reporter.shadow_share = wishes.adaptation.shadow_share
+
+    def _limit_s(self, slo: Slo | None) -> float | None:
+        """After which an answer is of no use: the objective, under the policy that keeps to it."""
+        return slo.latency_ms / 1e3 if slo and self.spec.serving.batching.policy == "deadline" else None
 
     def _well(self) -> bool:
         """Whether the last pass, or a trial since, was fine."""
@@ -261,7 +275,7 @@ class Served:
             "apparate_accuracy_budget_ratio": self._budget,
             "apparate_full_share_ratio": self.guard.share,
             "apparate_queue_limit_requests": self.spec.serving.max_queue,
-            "apparate_batch_limit_requests": self.spec.serving.max_batch,
+            "apparate_batch_limit_requests": self.batcher.policy.most,
             "apparate_plan_revision": self.keeper.plan.revision,
             "apparate_in_flight_requests": self.dataplane.in_flight,
             "apparate_waiting_requests": self.batcher.waiting,
@@ -273,6 +287,7 @@ class Served:
             "apparate_feedback_dropped": self.dropped,
         }
         self.meter.set(gauges, counters)
+        self.meter.pressed(self.batcher)
 
 
 async def until(reached: Callable[[], object], within_s: float) -> None:
