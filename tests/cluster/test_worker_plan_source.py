@@ -24,7 +24,7 @@ from apparate_worker.settings import WorkerSettings
 from apparate_worker.worker import Worker
 from support.eventually import eventually_async
 from support.infer import ask, client
-from support.models import a_document, a_prepared_model, items, only, write_prepared
+from support.models import a_document, a_prepared_model, filled, items, only, write_prepared
 from support.objects import Objects, a_client
 from support.tcp_proxy import TcpProxy
 
@@ -119,6 +119,21 @@ async def test_a_changed_budget_reaches_a_running_worker(objects):
         await in_force(worker, 1)  # the same plan, refused before
         await ask(c, items(1))
         assert only(worker).guard._guard.ledger.budget == 0.2
+
+
+async def test_a_changed_mode_reaches_a_running_worker(objects):
+    async with a_worker(objects, objects.reader_of("tiny")) as (worker, http), client(http) as c:
+        objects.change({"serving": {"mode": "compact", "compact": {"fullShare": 0.3}}}, "tiny")
+        await eventually_async(lambda: only(worker).guard._wanted.share == 0.3)
+        objects.put_plan(Plan.of(1, [0], [1.0], "tiny"), "tiny")
+        await in_force(worker, 1)
+        await ask(c, items(1))
+        filled(worker)
+        await eventually_async(lambda: only(worker).guard.share == 0.3)
+        objects.change({"serving": {"mode": "report"}}, "tiny")
+        await eventually_async(lambda: only(worker).guard._wanted.share == 1.0)
+        await ask(c, items(1))
+        assert only(worker).guard.share == 1.0
 
 
 async def test_while_the_api_server_is_away_the_plan_stays_and_a_newer_one_is_taken_when_it_is_back(objects):

@@ -88,10 +88,11 @@ def test_a_model_whose_workers_serve_is_ready_and_needs_nothing():
         {"adaptation": {"paused": True, "window": 1024}},
         {"serving": {"replicas": 4}},
         {"serving": {"slo": {"latencyMs": 20}}},
+        {"serving": {"mode": "compact", "compact": {"fullShare": 0.2}}},
     ],
     ids=str,
 )
-def test_a_change_of_budget_adaptation_or_replicas_restarts_nothing(change: dict[str, Any]):
+def test_a_change_of_budget_adaptation_mode_or_replicas_restarts_nothing(change: dict[str, Any]):
     world = serving(a_model())
     before = applied(world.step(a_model()), DEPLOYMENT)[0]["spec"]["template"]
     step = world.step(a_model(generation=2, **change))
