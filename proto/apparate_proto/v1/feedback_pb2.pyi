@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FeedbackBatch(_message.Message):
-    __slots__ = ("model", "worker", "epoch", "seq", "revision", "catalog", "padded_size", "ramps", "shadow", "errors", "labels", "final_labels", "exits", "started_at", "service_ms", "released_ms", "guarded", "share")
+    __slots__ = ("model", "worker", "epoch", "seq", "revision", "catalog", "padded_size", "ramps", "shadow", "errors", "labels", "final_labels", "exits", "started_at", "service_ms", "released_ms", "guarded", "share", "trace")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class FeedbackBatch(_message.Message):
     RELEASED_MS_FIELD_NUMBER: _ClassVar[int]
     GUARDED_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     model: str
     worker: str
     epoch: int
@@ -44,4 +45,5 @@ class FeedbackBatch(_message.Message):
     released_ms: bytes
     guarded: bool
     share: float
-    def __init__(self, model: _Optional[str] = ..., worker: _Optional[str] = ..., epoch: _Optional[int] = ..., seq: _Optional[int] = ..., revision: _Optional[int] = ..., catalog: _Optional[str] = ..., padded_size: _Optional[int] = ..., ramps: _Optional[_Iterable[int]] = ..., shadow: _Optional[_Iterable[bool]] = ..., errors: _Optional[bytes] = ..., labels: _Optional[bytes] = ..., final_labels: _Optional[bytes] = ..., exits: _Optional[bytes] = ..., started_at: _Optional[float] = ..., service_ms: _Optional[float] = ..., released_ms: _Optional[bytes] = ..., guarded: _Optional[bool] = ..., share: _Optional[float] = ...) -> None: ...
+    trace: str
+    def __init__(self, model: _Optional[str] = ..., worker: _Optional[str] = ..., epoch: _Optional[int] = ..., seq: _Optional[int] = ..., revision: _Optional[int] = ..., catalog: _Optional[str] = ..., padded_size: _Optional[int] = ..., ramps: _Optional[_Iterable[int]] = ..., shadow: _Optional[_Iterable[bool]] = ..., errors: _Optional[bytes] = ..., labels: _Optional[bytes] = ..., final_labels: _Optional[bytes] = ..., exits: _Optional[bytes] = ..., started_at: _Optional[float] = ..., service_ms: _Optional[float] = ..., released_ms: _Optional[bytes] = ..., guarded: _Optional[bool] = ..., share: _Optional[float] = ..., trace: _Optional[str] = ...) -> None: ...

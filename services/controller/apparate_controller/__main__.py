@@ -23,6 +23,7 @@ from apparate.service.redis_client import close, connect
 from apparate.service.settings import InvalidSettings
 from apparate.service.signals import end_on_sigterm
 from apparate.service.telemetry import Telemetry, configure_logging
+from apparate.service.tracing import Tracing, tracing
 from apparate_controller import controls
 from apparate_controller.app import create_app
 from apparate_controller.cluster import ClusterController
@@ -85,9 +86,13 @@ async def run(
     commands = connect(settings.redis_url)
     async with contextlib.AsyncExitStack() as closing:
         closing.push_async_callback(close, commands)
+        traces = tracing("apparate-controller", os.environ)
+        if traces is not None:
+            closing.push_async_callback(asyncio.to_thread, traces.shutdown)
         if client is not None:
             closing.callback(client.close)
-            cluster = ClusterController(settings, client, commands, telemetry, listening.getsockname()[1])
+            port = listening.getsockname()[1]
+            cluster = ClusterController(settings, client, commands, telemetry, port, traces)
             app = create_app(
                 cluster.models,
                 telemetry,
@@ -101,7 +106,7 @@ async def run(
         readers = {one.model.key: connect(settings.redis_url, block_s=settings.block_s) for one in documents}
         for reader in readers.values():
             closing.push_async_callback(close, reader)
-        models = local_models(settings, documents, readers, commands, telemetry)
+        models = local_models(settings, documents, readers, commands, telemetry, traces)
         telemetry("apparate_leader").set(1)
         app = create_app(models, telemetry, stuck_s=settings.stuck_s)
         app.include_router(controls.router)
@@ -114,13 +119,14 @@ def local_models(
     readers: dict[str, Redis],
     commands: Redis,
     telemetry: Telemetry,
+    traces: Tracing | None,
 ) -> Models:
     """The models of local mode: documents in files, plans in Redis."""
 
     def new_loop(model: Model, catalog: RampCatalog) -> ModelLoop:
         key = model.document.model.key
         source = RedisFeedbackSource(readers[key], commands, key, consumer=settings.name, block_s=settings.block_s)
-        observer = ModelObserver(telemetry, model.document.model, catalog)
+        observer = ModelObserver(telemetry, model.document.model, catalog, traces)
         ports = Ports(source, RedisPlanSink(commands, key), RedisHeartbeats(commands, key), observer)
         return ModelLoop(key, catalog, lambda plan: ModelSession(catalog, model.document.model.spec, plan), ports)
 

@@ -17,6 +17,7 @@ from apparate.service.kube import CONNECTIONS, KubeClient
 from apparate.service.lease import Leadership
 from apparate.service.redis_client import close, connect
 from apparate.service.telemetry import Telemetry
+from apparate.service.tracing import Tracing
 from apparate_controller.access import Access
 from apparate_controller.loop import ModelLoop, Ports
 from apparate_controller.objects import ObjectModels
@@ -33,9 +34,15 @@ class ClusterController:
     """Adapts the models of a cluster while this process leads. `run` until `stop`."""
 
     def __init__(
-        self, settings: ControllerSettings, client: KubeClient, commands: Redis, telemetry: Telemetry, port: int
+        self,
+        settings: ControllerSettings,
+        client: KubeClient,
+        commands: Redis,
+        telemetry: Telemetry,
+        port: int,
+        traces: Tracing | None = None,
     ) -> None:
-        self._settings, self._commands, self._telemetry = settings, commands, telemetry
+        self._settings, self._commands, self._telemetry, self._traces = settings, commands, telemetry, traces
         self.access = Access(
             lambda verb, status: telemetry("apparate_controller_kubernetes_errors", verb=verb, code=str(status)).inc()
         )
@@ -128,7 +135,7 @@ class ClusterController:
         key, spec, settings = document.model.key, document.model.spec, self._settings
         reader = connect(settings.redis_url, block_s=settings.block_s)
         source = RedisFeedbackSource(reader, self._commands, key, consumer=settings.name, block_s=settings.block_s)
-        observer = Observers(ModelObserver(self._telemetry, document.model, catalog), reporter)
+        observer = Observers(ModelObserver(self._telemetry, document.model, catalog, self._traces), reporter)
         ports = Ports(source, sink, RedisHeartbeats(self._commands, key), observer)
         try:
             yield ModelLoop(key, catalog, lambda plan: ModelSession(catalog, spec, plan), ports)

@@ -19,6 +19,8 @@ from apparate_controller.latencies import Latencies
 from apparate_controller.progress import Progress
 from apparate_controller.sources.redis_stream import Entry
 
+TRACES_KEPT = 32  # that one decision's trace is linked to
+
 
 class Session(Protocol):
     """What decides: apparate_controller.session.ModelSession."""
@@ -74,6 +76,8 @@ class Took:
     """Entries that could not be used, by cause: undecodable, catalog, failed."""
     problem: str = ""
     """What was wrong with the last refused entry."""
+    traces: tuple[str, ...] = ()
+    """W3C traceparents of requests whose feedback led to the decision."""
     failure: Exception | None = None
     """What the session raised, if it did; a fault of ours."""
 
@@ -89,6 +93,7 @@ class Intake:
     def __init__(self, model: str, catalog: RampCatalog, session: Session, progress: Progress) -> None:
         self.session, self.progress = session, progress
         self.latencies = Latencies()
+        self._traces: deque[str] = deque(maxlen=TRACES_KEPT)
         self._model, self._catalog = model, catalog
         self.uncommitted: dict[str, None] = {}
         """Ids of entries that were worked off, and whose ack is not known to be done."""
@@ -159,8 +164,12 @@ class Intake:
         took.records += len(batch)
         took.revision = newest(took.revision, batch.revision)
         self.progress.totals.records += len(batch)
+        if batch.trace:
+            self._traces.append(batch.trace)
         if decision is not None:
             took.decision_s = time.perf_counter() - started
+            took.traces = tuple(self._traces)
+            self._traces.clear()
         return decision
 
     def renumber(self, seen: int) -> Decision:

@@ -12,6 +12,7 @@ from apparate.contract.resource import EarlyExitModel
 from apparate.service.kube import KubeError
 from apparate.service.redis_client import UNREACHABLE
 from apparate.service.telemetry import Sparsely, Telemetry, get_logger
+from apparate.service.tracing import Tracing
 from apparate_controller.errors import ControllerError, problem_of
 from apparate_controller.intake import Session, Took
 from apparate_controller.loop import Observer
@@ -28,8 +29,10 @@ KINDS: dict[str, tuple[type[BaseException], ...]] = {
 class ModelObserver:
     """Adapter of loop.Observer: prometheus_client and structlog."""
 
-    def __init__(self, telemetry: Telemetry, model: EarlyExitModel, catalog: RampCatalog) -> None:
-        self._telemetry, self._catalog = telemetry, catalog
+    def __init__(
+        self, telemetry: Telemetry, model: EarlyExitModel, catalog: RampCatalog, tracing: Tracing | None = None
+    ) -> None:
+        self._telemetry, self._catalog, self._tracing = telemetry, catalog, tracing
         self._labels = {"namespace": model.metadata.namespace, "model": model.metadata.name}
         self._log = get_logger(__name__).bind(model=model.key)
         self._failures, self._refusals, self._failed_since = Sparsely(), Sparsely(), 0.0
@@ -50,6 +53,22 @@ class ModelObserver:
             self._metric("apparate_feedback_age_seconds").set(max(0.0, age_s))
         if took.decision_s:
             self._metric("apparate_decision_seconds").observe(took.decision_s)
+        if self._tracing is not None and took.decision is not None:
+            self._trace(self._tracing, took, took.decision)
+
+    def _trace(self, tracing: Tracing, took: Took, decision: Decision) -> None:
+        """A span for a decision, linked to requests whose feedback it was taken on."""
+        attributes: dict[str, str | bool | int | float] = {
+            "apparate.model": self._labels["model"],
+            "apparate.namespace": self._labels["namespace"],
+            "apparate.reason": decision.reason.value,
+            "apparate.message": decision.message,
+            "apparate.records": decision.observed.samples,
+        }
+        if decision.plan is not None:
+            attributes["apparate.plan_revision"] = decision.plan.revision
+        ended = time.monotonic()
+        tracing.linked("decision", took.traces, ended - took.decision_s, ended, attributes)
 
     def decided(self, decision: Decision) -> None:
         """A decision was taken."""

@@ -60,6 +60,8 @@ class FeedbackBatch:
     """The worker's guard had closed the ramps, whatever the plan said."""
     share: float = 1.0
     """Probability with which the batch was drawn to be run to the end; it stands for 1 / share batches."""
+    trace: str = ""
+    """W3C traceparent of one of its requests; empty when none is traced."""
 
     def __post_init__(self) -> None:
         if not self.shadow:

@@ -12,6 +12,7 @@ from apparate.feedback import FeedbackBatch, InvalidFeedback
 from apparate.plan import MAX_REVISION, InvalidPlan, Plan, RampSetting
 from apparate_proto.v1 import feedback_pb2, plan_pb2
 
+MOST_TRACE = 128  # characters; a traceparent has 55
 F32 = np.dtype("<f4")
 I32 = np.dtype("<i4")
 
@@ -42,6 +43,7 @@ def encode_feedback(batch: FeedbackBatch) -> bytes:
         released_ms=_packed(batch.released_ms, F32),
         guarded=batch.guarded,
         share=batch.share if batch.share != 1.0 else 0.0,
+        trace=batch.trace,
     ).SerializeToString()
 
 
@@ -80,6 +82,7 @@ def decode_feedback(data: bytes) -> FeedbackBatch:
             released_ms=_array("released_ms", message.released_ms, F32, (released,)),
             guarded=message.guarded,
             share=message.share or 1.0,
+            trace=message.trace[:MOST_TRACE],
         )
     except InvalidFeedback as error:
         raise WireError(str(error)) from None
