@@ -1,5 +1,5 @@
-"""Asks a worker for the protocol's extensions with tritonclient and prints what came back as JSON; a process of its own,
-as in triton_round_trip.py.
+"""Asks a worker for the protocol's extensions with tritonclient and prints what came back as JSON; a process of its
+own, as in triton_round_trip.py.
 
 usage: triton_features.py HTTP_ADDRESS GRPC_ADDRESS MODEL ITEMS
 """

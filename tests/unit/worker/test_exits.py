@@ -67,6 +67,11 @@ def test_what_is_not_allowed_names_the_parameter_its_value_and_what_is(asked, wo
         read(**asked)
 
 
+def test_a_model_without_ramps_has_none_to_name():
+    with pytest.raises(InvalidRequest, match=r"exit.max_ramp is 0, this model has no ramps"):
+        read(ramps=0, max_ramp=0)
+
+
 def test_a_parameter_that_the_model_keeps_to_itself_is_refused_with_those_it_does_not():
     with pytest.raises(InvalidRequest, match=r"exit.mode is not for clients .*clientExits: exit.max_ramp"):
         read(allowed=(MAX_RAMP,), mode="off")

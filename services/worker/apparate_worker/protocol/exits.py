@@ -71,7 +71,8 @@ def _max_ramp(value: Any, ramps: int) -> int:
     if isinstance(value, str) and value.isdecimal() and len(value) < 10:
         value = int(value)
     if type(value) is not int or not 0 <= value < ramps:
-        raise InvalidRequest(f"parameter {MAX_RAMP} is {value!r:.40}, this model has ramps 0..{ramps - 1}")
+        there = f"ramps 0..{ramps - 1}" if ramps else "no ramps"
+        raise InvalidRequest(f"parameter {MAX_RAMP} is {value!r:.40}, this model has {there}")
     return value
 
 
