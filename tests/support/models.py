@@ -51,10 +51,11 @@ class Chain:
     classes: int = 3
     hook: Callable[[int, Tensor], None] = no_hook
     mask_input: str | None = None
+    seed: int = 3
     weights: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        generator = torch.Generator().manual_seed(3)
+        generator = torch.Generator().manual_seed(self.seed)
         sizes = [*[WIDTH] * self.ramps, self.classes]
         self.weights = [torch.randn(size, WIDTH, generator=generator) / 3 for size in sizes]
 
@@ -133,19 +134,22 @@ def a_prepared_model(
     classes: int = 3,
     hook: Callable[[int, Tensor], None] = no_hook,
     sharp: float = 1.0,
+    seed: int = 3,
 ) -> PreparedModel:
     """A hand-made prepared model in memory."""
-    chain: Any = Chain(ramps, classes, hook)
+    chain: Any = Chain(ramps, classes, hook, seed=seed)
     names = tuple(f"class{c}" for c in range(classes))
     return PreparedModel(a_catalog(ramps), chain, heads(ramps, classes, sharp), tuple(inputs), "logits", names)
 
 
-def a_document(*, inputs: Sequence[TensorSpec] = (X,), base: Path = Path("/nowhere"), **spec: Any) -> Document:
-    """A document for `tiny`; keywords are parts of the spec, in the document's own names."""
+def a_document(
+    *, name: str = "tiny", inputs: Sequence[TensorSpec] = (X,), base: Path = Path("/nowhere"), **spec: Any
+) -> Document:
+    """A document; keywords are parts of the spec, in the document's own names."""
     content = {
         "apiVersion": "apparate.dev/v1alpha1",
         "kind": "EarlyExitModel",
-        "metadata": {"name": "tiny"},
+        "metadata": {"name": name},
         "spec": {
             "model": {
                 "source": "tiny.safetensors",

@@ -1,9 +1,8 @@
-"""The worker process: settings, prepared model, servers; one line on stdout when ready; drains on SIGTERM."""
+"""The worker process: settings, prepared models, servers; one line on stdout when ready; drains on SIGTERM."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import faulthandler
 import gc
 import json
@@ -11,24 +10,25 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
+from functools import partial
 
 import torch
 import uvloop
 
 from apparate.contract.conditions import Reason
-from apparate.contract.document import Document, InvalidDocument, load_documents
-from apparate.service.kube import InvalidKubeconfig, client_of
+from apparate.contract.document import Document, InvalidDocument
+from apparate.service.kube import InvalidKubeconfig
 from apparate.service.settings import InvalidSettings
 from apparate.service.signals import end_on_sigterm
 from apparate.service.telemetry import configure_logging, get_logger
 from apparate.service.termination import LOG, tell_end
+from apparate_worker.documents import choose, find_documents
 from apparate_worker.errors import InvalidSetup
 from apparate_worker.liveness import guard_loop, stack_of
 from apparate_worker.model.errors import ModelError
 from apparate_worker.model.memory import keep_freed_memory
-from apparate_worker.model.store import PreparedModel, load_prepared
-from apparate_worker.objects import as_prepared, check_is_object, read_object
+from apparate_worker.repository import Repository, load_document
 from apparate_worker.served import Declared
 from apparate_worker.settings import WorkerSettings
 from apparate_worker.worker import Worker, device_of
@@ -53,11 +53,10 @@ def main() -> int:
     sys.setswitchinterval(SWITCH_S)
     keep_freed_memory()
     try:
-        document = find_document(settings)
-        device = device_of(document.model.spec.serving.device)
-        torch.set_num_threads(document.model.spec.serving.threads)
-        prepared = load_prepared(settings.prepared or document.prepared, document, device)
-        return uvloop.run(serve(document, prepared, settings, device))
+        documents = choose(find_documents(settings), settings)
+        torch.set_num_threads(max(one.model.spec.serving.threads for one in documents))
+        declared, device = load_declared(documents, settings)
+        return uvloop.run(serve(declared, settings, device))
     except (InvalidDocument, InvalidKubeconfig, InvalidSetup, ModelError, OSError) as error:
         log.error("the worker cannot start", error=str(error))
         tell_end(settings.termination_log, Reason.MODEL_LOAD_FAILED, str(error))
@@ -67,31 +66,17 @@ def main() -> int:
         raise
 
 
-def find_document(settings: WorkerSettings) -> Document:
-    """What to serve: of the file, or else of the object. Raises InvalidDocument, InvalidSetup and OSError."""
-    if settings.document is None:
-        client = client_of(settings.kubeconfig)
-        with contextlib.closing(client):
-            return as_prepared(read_object(client, settings.object), settings.prepared)
-    document = choose(load_documents(settings.document), settings)
-    if settings.object:
-        check_is_object(document, settings.object)
-    return document
+def load_declared(documents: Sequence[Document], settings: WorkerSettings) -> tuple[list[Declared], torch.device]:
+    """Everything to serve from the start, and the device of all. Raises InvalidSetup and ModelError."""
+    devices = {device_of(one.model.spec.serving.device) for one in documents}
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise InvalidSetup(f"{settings.document} asks for {names}: the models of one worker share one device")
+    (device,) = devices
+    return [Declared(one, load_document(one, device, settings)) for one in documents], device
 
 
-def choose(documents: list[Document], settings: WorkerSettings) -> Document:
-    """The document to serve. Raises InvalidSetup."""
-    names = [one.model.metadata.name for one in documents]
-    if settings.model:
-        documents = [one for one in documents if one.model.metadata.name == settings.model]
-        if not documents:
-            raise InvalidSetup(f"{settings.document} has no model {settings.model!r}; there are: {', '.join(names)}")
-    if len(documents) > 1:
-        raise InvalidSetup(f"{settings.document} has {', '.join(names)}: choose one with EEM_WORKER_MODEL")
-    return documents[0]
-
-
-async def serve(document: Document, prepared: PreparedModel, settings: WorkerSettings, device: torch.device) -> int:
+async def serve(declared: list[Declared], settings: WorkerSettings, device: torch.device) -> int:
     """Start, say so, wait for a signal or the loss of the device, drain; the exit status."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -99,8 +84,13 @@ async def serve(document: Document, prepared: PreparedModel, settings: WorkerSet
         loop.add_signal_handler(number, _on_signal, told, number)
     main_thread = threading.main_thread()
     guard_loop(loop, lambda why: _lost(settings, f"{why}; it is at:\n{stack_of(main_thread)}"))
-    worker = Worker([Declared(document, prepared)], settings, device)
-    log.info("warming up", model=document.model.key, device=str(device))
+    worker = Worker(declared, settings, device)
+    declared.clear()  # a model that is replaced later must not be held here
+    models = [one.document.model.key for one in worker.served.values()]
+    log.info("warming up", models=models, device=str(device))
+    if settings.model_control == "explicit":
+        documents, load = partial(find_documents, settings), partial(load_document, settings=settings)
+        worker.models.control = Repository(worker, settings, documents, load)
     starting = asyncio.create_task(worker.start())
     await _first(starting, told.wait())
     if not starting.done():
@@ -110,7 +100,7 @@ async def serve(document: Document, prepared: PreparedModel, settings: WorkerSet
     gc.collect()
     gc.freeze()  # torch's 200,000 objects stay: looking through them again takes 100 ms with the lock held
     print(json.dumps({"ready": True, "name": settings.name, "http": http, "grpc": grpc}), flush=True)
-    log.info("ready", model=document.model.key, http=http, grpc=grpc, device=str(device))
+    log.info("ready", models=models, http=http, grpc=grpc, device=str(device))
     await _first(told.wait(), worker.failed.wait())
     answered = False
     if not worker.failed.is_set():

@@ -2,6 +2,8 @@
 
 WorkerError
 ├── InvalidRequest     400  INVALID_ARGUMENT     the request cannot be understood or does not fit the model
+├── LoadFailed         400  FAILED_PRECONDITION  a model that cannot be loaded as it is
+├── NotAllowed         403  PERMISSION_DENIED    models come and go only where the settings allow it
 ├── UnknownModel       404  NOT_FOUND            another model or version than the one served here
 ├── TooLarge           413  RESOURCE_EXHAUSTED   a body above the limit
 ├── Overloaded         429  RESOURCE_EXHAUSTED   more comes than can be served; with Retry-After, from what waits
@@ -39,6 +41,20 @@ class InvalidRequest(WorkerError):
 
     status = 400
     code = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class LoadFailed(WorkerError):
+    """A model cannot be loaded; what was served before still is."""
+
+    status = 400
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class NotAllowed(WorkerError):
+    """The settings of the worker do not allow it."""
+
+    status = 403
+    code = grpc.StatusCode.PERMISSION_DENIED
 
 
 class UnknownModel(WorkerError):

@@ -207,6 +207,9 @@ class Served:
         self.measure(ready=False)
         if not replaced:
             self.meter.forget()
+        # They hold each other, and are older than the last look of the collector (`gc.freeze`), which would never find
+        # that nobody else holds them.
+        self.__dict__.clear()
 
     async def _stop_tasks(self) -> None:
         for task in self._tasks:

@@ -29,7 +29,14 @@ class WorkerSettings(ServiceSettings):
     kubeconfig: str = Field(
         default="", description="Kubeconfig file for EEM_WORKER_OBJECT; empty: the pod's own token."
     )
-    model: str = Field(default="", description="metadata.name to serve when the file has several documents.")
+    model: str = Field(
+        default="", description="metadata.name to serve when the file has several documents; empty: all of them."
+    )
+    model_control: Literal["none", "explicit"] = Field(
+        default="none",
+        description="explicit: requests may load, replace and unload the models of EEM_WORKER_DOCUMENT (the protocol's "
+        "model repository). Whoever reaches the worker's ports can do so.",
+    )
     prepared: Path | None = Field(default=None, description="Folder of the prepared model; default: the document's.")
     redis_url: str = Field(default="", description="Redis for feedback, and for plans in local mode; empty: neither.")
     name: str = Field(default_factory=own_name, min_length=1, max_length=128, description="Name in feedback and logs.")

@@ -67,6 +67,8 @@ class Worker:
         )
         self._http = http_server(self._http_face)
         self._grpc_face = GrpcFace(self.models)
+        self._leaving: set[Served] = set()
+        """Versions that finish what they have."""
         self._tasks: list[asyncio.Task[None]] = []
         self._http_task: asyncio.Task[None] | None = None
 
@@ -92,6 +94,13 @@ class Worker:
         one.start(self._keep)
         self._watch.longest_s = max(each.longest_s for each in self.served.values())
         self.models.serve(one.dataplane)
+
+    async def end(self, one: Served, *, replaced: bool) -> None:
+        """Answer what a version has that gets no more requests, send its feedback and free its memory."""
+        self._leaving.add(one)
+        await one.answered(one.spec.serving.drain_seconds)
+        await one.end(FLUSH_S, replaced=replaced)
+        self._leaving.discard(one)
 
     async def start(self) -> tuple[str, str]:
         """Warm up, listen, take requests; the addresses (HTTP, gRPC). Raises InvalidSetup."""
@@ -132,6 +141,7 @@ class Worker:
         answered = await asyncio.gather(*(one.answered(give_up - time.monotonic()) for one in serving))
         await self._close(max(0.1, min(FLUSH_S, give_up - time.monotonic())), serving)
         await parting
+        await until(lambda: not self._leaving, give_up - time.monotonic())
         return all(answered)
 
     async def _part(self, within_s: float) -> None:
@@ -185,7 +195,7 @@ class Worker:
 
     def _fail(self, why: str) -> None:
         """Nothing will be answered any more: say so to whoever waits, and to who owns the process."""
-        for one in self.served.values():
+        for one in (*self.served.values(), *self._leaving):
             one.close(NotReady(why))
         self.lost = self.lost or why
         self.failed.set()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from apparate.service.settings import InvalidSettings
-from apparate_worker.__main__ import choose
+from apparate_worker.documents import choose
 from apparate_worker.errors import InvalidSetup
 from apparate_worker.settings import WorkerSettings
 from apparate_worker.worker import device_of
@@ -54,12 +54,19 @@ def test_workers_of_one_machine_have_different_names_unless_told():
 
 def test_the_only_document_is_served_without_naming_it():
     document = a_document()
-    assert choose([document], settings()) is document
+    assert choose([document], settings()) == [document]
 
 
-def test_one_of_several_documents_must_be_named():
-    with pytest.raises(InvalidSetup, match="choose one with EEM_WORKER_MODEL"):
-        choose([a_document(), a_document()], settings())
+def test_all_of_several_documents_are_served_unless_one_is_named():
+    one, two = a_document(name="one"), a_document(name="two")
+    assert choose([one, two], settings()) == [one, two]
+    assert choose([one, two], settings(MODEL="two")) == [two]
+
+
+@pytest.mark.parametrize("name", ["PREPARED", "OBJECT"])
+def test_what_is_said_of_one_model_does_not_go_with_several(name):
+    with pytest.raises(InvalidSetup, match=f"EEM_WORKER_{name} is of one model, .* has one, two: name one by"):
+        choose([a_document(name="one"), a_document(name="two")], settings(**{name: "a/b"}))
 
 
 def test_a_name_that_no_document_has_is_refused_with_those_there_are():

@@ -17,6 +17,7 @@ from apparate_worker.protocol.grpc_calls import Calls
 from apparate_worker.protocol.health import SERVICE as HEALTH
 from apparate_worker.protocol.health import Health
 from apparate_worker.protocol.models import Models
+from apparate_worker.protocol.oip_json import check_change_parameters
 from apparate_worker.protocol.tensors import Array, from_raw, from_values, to_raw
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
@@ -98,6 +99,18 @@ class GrpcFace:
         listed = self._models.index(ready=request.ready)
         entry = pb.RepositoryIndexResponse.ModelIndex
         return pb.RepositoryIndexResponse(models=[entry(**vars(one)) for one in listed])
+
+    async def RepositoryModelLoad(self, request: Any) -> Any:
+        """Load a model, or the newest version of one that is served."""
+        check_change_parameters(request.parameters)
+        await self._models.control.load(request.model_name)
+        return pb.RepositoryModelLoadResponse()
+
+    async def RepositoryModelUnload(self, request: Any) -> Any:
+        """Let go of a model."""
+        check_change_parameters(request.parameters)
+        await self._models.control.unload(request.model_name)
+        return pb.RepositoryModelUnloadResponse()
 
     async def ModelInfer(self, request: Any) -> Any:
         """One inference."""

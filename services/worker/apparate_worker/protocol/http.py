@@ -18,7 +18,7 @@ from apparate_worker.protocol.bodies import ClientGone, Receive, drain, read_bod
 from apparate_worker.protocol.compression import WORTH_BYTES, compressed
 from apparate_worker.protocol.dataplane import Dataplane
 from apparate_worker.protocol.models import Models
-from apparate_worker.protocol.oip_json import parse, read_index, render
+from apparate_worker.protocol.oip_json import check_change, parse, read_index, render
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -28,6 +28,7 @@ JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 BINARY: tuple[bytes, bytes] = (b"content-type", b"application/octet-stream")
 MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/ready|/infer|/stats)?")
 INDEX_PATH = "/v2/repository/index"
+CHANGE_PATH = re.compile(r"/v2/repository/models/([^/]+)/(load|unload)")
 FIXED_PATHS = ("/v2", "/v2/", "/v2/health/live", "/v2/health/ready", "/v2/models/stats", "/metrics")
 WATCH_AFTER_S = 0.05  # a shorter request is not worth a task that waits for its client to go away
 KEEP_ALIVE_S = 75  # longer than the 60 s of common load balancers, so that it is they who close
@@ -79,8 +80,8 @@ class HttpFace:
             await self._reply(send, 200, {"model_stats": models.statistics()})
         elif path.rstrip("/") == "/v2":
             await self._reply(send, 200, models.server_metadata())
-        elif path == INDEX_PATH:
-            await self._reply(send, 405, {"error": "the index takes POST"}, [(b"allow", b"POST")])
+        elif path == INDEX_PATH or CHANGE_PATH.fullmatch(path):
+            await self._reply(send, 405, {"error": f"{path[:200]} takes POST"}, [(b"allow", b"POST")])
         else:
             await self._get_model(path, send)
 
@@ -118,6 +119,11 @@ class HttpFace:
             body = await read_body(receive, read_head(scope["headers"]), self._max_body_bytes)
             listed = self._models.index(ready=read_index(body))
             await self._reply(send, 200, [vars(one) for one in listed])
+        elif (change := CHANGE_PATH.fullmatch(path)) is not None:
+            check_change(await read_body(receive, read_head(scope["headers"]), self._max_body_bytes))
+            control = self._models.control
+            await (control.load if change[2] == "load" else control.unload)(change[1])
+            await self._reply(send, 200, {})
         else:
             await drain(receive, self._max_body_bytes)
             if match is not None or path in FIXED_PATHS:

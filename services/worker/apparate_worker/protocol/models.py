@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from apparate import __version__
-from apparate_worker.errors import NotReady, UnknownModel
+from apparate_worker.errors import NotAllowed, NotReady, UnknownModel
 from apparate_worker.protocol.dataplane import Dataplane
 
 EXTENSIONS = (
@@ -20,6 +20,9 @@ EXTENSIONS = (
     "schedule_policy",
     "early_exit",
 )
+
+
+ALLOW = "EEM_WORKER_MODEL_CONTROL=explicit would"
 
 
 class State(StrEnum):
@@ -41,6 +44,28 @@ class Listed:
     reason: str = ""
 
 
+class Control(Protocol):
+    """Changes which models there are."""
+
+    async def load(self, name: str) -> None:
+        """Load a model, or the newest version of one that is served. Raises WorkerError."""
+
+    async def unload(self, name: str) -> None:
+        """Let go of a model once what was accepted is answered. Raises WorkerError."""
+
+
+class Forbidden:
+    """Control where the settings allow none."""
+
+    async def load(self, name: str) -> None:
+        """Raises NotAllowed."""
+        raise NotAllowed(f"model {name!r:.80} cannot be loaded: this worker does not allow it ({ALLOW})")
+
+    async def unload(self, name: str) -> None:
+        """Raises NotAllowed."""
+        raise NotAllowed(f"model {name!r:.80} cannot be unloaded: this worker does not allow it ({ALLOW})")
+
+
 class Models:
     """The registry. Event loop only.
 
@@ -54,6 +79,8 @@ class Models:
         self._listed: dict[str, dict[str, Listed]] = {}
         self._serving: dict[str, Dataplane] = {}
         self._declared: set[str] = set()
+        self.control: Control = Forbidden()
+        """Who loads and unloads for clients."""
         self.announced = False
         """Whether the worker tells load balancers to send requests."""
 
@@ -126,6 +153,8 @@ class Models:
     def serve(self, plane: Dataplane) -> Dataplane | None:
         """Give requests to this version from now on; the one that it takes over from, which is then unloading."""
         before = self._serving.get(plane.name)
+        listed = self._listed.get(plane.name, {})
+        self._listed[plane.name] = {v: one for v, one in listed.items() if one.state is not State.UNAVAILABLE}
         if before is not None:
             self.note(plane.name, before.version, State.UNLOADING, "finishes its requests")
         self._serving[plane.name] = plane

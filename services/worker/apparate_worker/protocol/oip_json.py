@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,23 @@ def read_index(body: bytes) -> bool:
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the request is not JSON: {error}") from None
     return bool(_optional(_expect(asked, dict, "the request"), "ready", bool, "ready"))
+
+
+def check_change(body: bytes) -> None:
+    """Refuse a request to load or unload a model that wants more than that. Raises InvalidRequest."""
+    if body.strip():
+        try:
+            asked = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise InvalidRequest(f"the request is not JSON: {error}") from None
+        check_change_parameters(_parameters(_expect(asked, dict, "the request"), "parameters"))
+
+
+def check_change_parameters(names: Iterable[str]) -> None:
+    """The same for its parameters, whose values do not matter. Raises InvalidRequest."""
+    for name in names:
+        if name != "unload_dependents":  # clients write it; here no model depends on another
+            raise InvalidRequest(f"parameter {name!r:.80} is not supported: a model is loaded as its document says")
 
 
 def _input(request: InferRequest, tensor: Any, view: memoryview, at: int) -> int:
