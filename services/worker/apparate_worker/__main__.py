@@ -23,6 +23,7 @@ from apparate.service.settings import InvalidSettings
 from apparate.service.signals import end_on_sigterm
 from apparate.service.telemetry import configure_logging, get_logger
 from apparate.service.termination import LOG, tell_end
+from apparate.service.tracing import tracing
 from apparate_worker.documents import choose, find_documents
 from apparate_worker.errors import InvalidSetup
 from apparate_worker.liveness import guard_loop, stack_of
@@ -84,7 +85,8 @@ async def serve(declared: list[Declared], settings: WorkerSettings, device: torc
         loop.add_signal_handler(number, _on_signal, told, number)
     main_thread = threading.main_thread()
     guard_loop(loop, lambda why: _lost(settings, f"{why}; it is at:\n{stack_of(main_thread)}"))
-    worker = Worker(declared, settings, device)
+    traces = tracing("apparate-worker", os.environ)
+    worker = Worker(declared, settings, device, traces)
     declared.clear()  # a model that is replaced later must not be held here
     models = [one.document.model.key for one in worker.served.values()]
     log.info("warming up", models=models, device=str(device))
@@ -106,6 +108,8 @@ async def serve(declared: list[Declared], settings: WorkerSettings, device: torc
     if not worker.failed.is_set():
         log.info("draining")
         answered = await worker.drain(settings.grace_seconds)
+    if traces is not None:
+        await asyncio.to_thread(traces.shutdown)
     if worker.failed.is_set():
         await asyncio.sleep(LOST_PAUSE_S)
         _lost(settings, worker.lost)

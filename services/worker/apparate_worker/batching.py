@@ -58,6 +58,7 @@ class Pending:
         "priority",
         "revision",
         "taken",
+        "trace",
     )
 
     def __init__(
@@ -84,6 +85,8 @@ class Pending:
         self.revision = 0
         self.limits: Limits | None = None
         """How far it lets early exits go, where that is less than the plan does."""
+        self.trace: Any = None
+        """Its span, when it is traced."""
 
     def answer(self, index: int, logits: Array, label: int, ramp: int, revision: int) -> None:
         """Take the answer of one item. Event loop only."""

@@ -29,6 +29,7 @@ from apparate.service.redis_client import UNREACHABLE, failing
 from apparate.service.telemetry import Faults, Sparsely, get_logger
 from apparate_worker.passes import Pass
 from apparate_worker.release import scores
+from apparate_worker.tracing import trace_of
 
 Array = npt.NDArray[Any]
 log = get_logger(__name__)
@@ -181,6 +182,8 @@ class Reporter:
         self.shadow_share = shadow_share
         """Share of passes with shadows. Assigned from any thread."""
         self._early_share = early_share
+        self.traced = False
+        """Whether requests may be traced: then feedback names one of them."""
         # A draw for every pass, so that no rhythm of the traffic can keep some requests from ever being looked at.
         self._draw = random.Random(identity.epoch)
         # Without a lock, and with one wake-up for all the passes of a linger: the device thread pays for each.
@@ -271,4 +274,5 @@ class Reporter:
             released_ms=(done.released_s * 1e3).astype(np.float32),
             guarded=done.guarded,
             share=done.share,
+            trace=trace_of(done) if self.traced else "",
         )

@@ -41,6 +41,7 @@ from apparate_worker.protocol.dataplane import VERSION, Dataplane
 from apparate_worker.protocol.tensors import BYTES, DTYPES
 from apparate_worker.serving import TAIL_BATCHES, Serving
 from apparate_worker.settings import WorkerSettings
+from apparate_worker.tracing import RequestTraces
 
 REFUSED_CHARS = 300  # of why a plan is refused, in a heartbeat and from there in the status
 EARLY_SHADOW_COST = 0.1  # share of the passes' time that shadows may take while no exit has been open
@@ -78,13 +79,14 @@ class Served:
         *,
         alive: Callable[[], bool],
         version: str = VERSION,
+        traces: RequestTraces | None = None,
     ) -> None:
         document, prepared = declared.document, declared.prepared
         spec, catalog, meta = document.model.spec, prepared.catalog, document.model.metadata
         self.name, self.document, self.spec = meta.name, document, spec
         self._settings, self._thread, self._alive = settings, thread, alive
         self._device, self._catalog = device, catalog
-        self._epoch = int(time.time() * 1000)
+        self._epoch, self._traces = int(time.time() * 1000), traces
         self._budget = spec.budget.accuracy_loss
         self.meter = Meter(telemetry, meta.namespace, meta.name, catalog, spec.serving.max_batch)
         self._engine = Engine(prepared.model, prepared.heads, link_to(device))
@@ -127,6 +129,7 @@ class Served:
             compact=self._compact,
             trial={spec.name: warm_array(spec, 1) for spec in prepared.inputs},
         )
+        self.serving.traced = self._reporter.traced = traces is not None
         self.dataplane = Dataplane(
             name=meta.name,
             inputs=prepared.inputs,
@@ -227,6 +230,8 @@ class Served:
     def _passed(self, done: Pass) -> None:
         self.meter.passed(done)
         self.dataplane.statistics.passed(done)
+        if self._traces is not None:
+            self._traces.passed(done)
 
     def _refused(self, reason: str) -> None:
         self.meter.refused(reason)

@@ -14,6 +14,7 @@ import torch
 
 from apparate.contract.metrics import WORKER
 from apparate.service.telemetry import Telemetry, get_logger
+from apparate.service.tracing import Tracing
 from apparate_worker import gpu
 from apparate_worker.device import DeviceThread
 from apparate_worker.errors import InvalidSetup, NotReady, words_of
@@ -24,6 +25,7 @@ from apparate_worker.protocol.http import HttpFace, http_server
 from apparate_worker.protocol.models import Models, State
 from apparate_worker.served import Declared, Served, until
 from apparate_worker.settings import WorkerSettings
+from apparate_worker.tracing import RequestTraces
 
 log = get_logger(__name__)
 LISTEN_S = 60.0  # longest time that the HTTP server may take to listen
@@ -46,8 +48,15 @@ class Worker:
     Ports and limits of the faces are those of the first model, where the settings say nothing else.
     """
 
-    def __init__(self, declared: Sequence[Declared], settings: WorkerSettings, device: torch.device) -> None:
+    def __init__(
+        self,
+        declared: Sequence[Declared],
+        settings: WorkerSettings,
+        device: torch.device,
+        tracing: Tracing | None = None,
+    ) -> None:
         self._settings, self._device = settings, device
+        self._traces = RequestTraces(tracing) if tracing is not None else None
         self._loop = asyncio.get_running_loop()
         self.failed = asyncio.Event()
         """Set when the worker cannot go on; `lost` says why."""
@@ -63,10 +72,13 @@ class Worker:
             self.models.note(one.name, one.dataplane.version, State.LOADING)
         self._protocols = declared[0].document.model.spec.serving.protocols
         self._http_face = HttpFace(
-            self.models, max_body_bytes=self._protocols.http.max_body_bytes, metrics=self._metrics
+            self.models,
+            max_body_bytes=self._protocols.http.max_body_bytes,
+            metrics=self._metrics,
+            traces=self._traces,
         )
         self._http = http_server(self._http_face)
-        self._grpc_face = GrpcFace(self.models)
+        self._grpc_face = GrpcFace(self.models, self._traces)
         self._leaving: set[Served] = set()
         """Versions that finish what they have."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -82,6 +94,7 @@ class Worker:
             self._telemetry,
             alive=self._alive,
             version=version,
+            traces=self._traces,
         )
 
     def serve(self, one: Served) -> Served | None:

@@ -46,6 +46,8 @@ class InferRequest:
     top: dict[str, int] = field(default_factory=dict)
     """By output that is wanted as its best classes: how many."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    trace: Any = None
+    """The span of a request that is traced."""
 
 
 @dataclass(slots=True)
@@ -136,7 +138,7 @@ class Dataplane:
         loop = asyncio.get_running_loop()
         deadline = math.inf if limit_s is None else arrived + limit_s
         pending = Pending(arrays, items, loop.create_future(), arrived, priority=priority, deadline=deadline)
-        pending.limits = asked.limits
+        pending.limits, pending.trace = asked.limits, request.trace
         try:
             self._batcher.put(pending)
         except WorkerError:

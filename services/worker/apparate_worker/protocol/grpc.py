@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
@@ -19,6 +19,7 @@ from apparate_worker.protocol.health import Health
 from apparate_worker.protocol.models import Models
 from apparate_worker.protocol.oip_json import check_change_parameters
 from apparate_worker.protocol.tensors import Array, from_raw, from_values, to_raw
+from apparate_worker.tracing import NOTHING, RequestTraces, text
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 CONNECTION_AGE_MS = 3000
@@ -51,15 +52,16 @@ CONTENTS = {
 class GrpcFace:
     """inference.GRPCInferenceService over the registry of models. A method takes a message and raises WorkerError."""
 
-    def __init__(self, models: Models) -> None:
-        self._models = models
+    def __init__(self, models: Models, traces: RequestTraces | None = None) -> None:
+        self._models, self._traces = models, traces
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """The inference service and the standard's health service, for a server."""
         calls = Calls(SERVICE)
         for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
             if (answer := getattr(self, method.name, None)) is not None:
-                calls.unary(method.name, getattr(pb, method.input_type.name), answer)
+                kind, infer = getattr(pb, method.input_type.name), method.name == "ModelInfer"
+                calls.unary(method.name, kind, answer, with_metadata=infer)
         return calls.handler(), Health(self._models, SERVICE).handler()
 
     async def ServerLive(self, request: Any) -> Any:
@@ -112,13 +114,16 @@ class GrpcFace:
         await self._models.control.unload(request.model_name)
         return pb.RepositoryModelUnloadResponse()
 
-    async def ModelInfer(self, request: Any) -> Any:
+    async def ModelInfer(self, request: Any, metadata: Callable[[], Any] = tuple) -> Any:
         """One inference."""
-        status = 500
+        status, span, told = 500, None, NOTHING
         try:
             parsed = read_request(request)
+            if self._traces is not None:
+                headers = ((name.encode(), text(value)) for name, value in metadata() or ())
+                span = parsed.trace = self._traces.begin("grpc", parsed.model, headers)
             answer = await self._models.find(parsed.model, parsed.version).infer(parsed)
-            status = 200
+            status, told = 200, answer.parameters
         except WorkerError as error:
             status = error.status
             raise
@@ -127,6 +132,8 @@ class GrpcFace:
             raise
         finally:
             self._models.count("grpc", request.model_name, status)
+            if span is not None:
+                RequestTraces.finish(span, status, told)
         return write_response(answer, raw=bool(request.raw_input_contents))
 
 

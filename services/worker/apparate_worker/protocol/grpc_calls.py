@@ -23,12 +23,15 @@ class Calls:
         self._handlers: dict[str, Any] = {}
         self._faults = Faults(log)
 
-    def unary(self, name: str, kind: Any, answer: Callable[[Any], Awaitable[Any]]) -> None:
-        """A call of one message of `kind`, and one answer."""
+    def unary(
+        self, name: str, kind: Any, answer: Callable[..., Awaitable[Any]], *, with_metadata: bool = False
+    ) -> None:
+        """A call of one message of `kind`, and one answer; `answer` may want what gives the call's metadata, too."""
 
         async def call(data: bytes, context: Context) -> bytes:
             try:
-                message = await answer(kind.FromString(data))
+                more = (context.invocation_metadata,) if with_metadata else ()
+                message = await answer(kind.FromString(data), *more)
                 return message.SerializeToString()  # type: ignore[no-any-return]
             except (WorkerError, DecodeError) as error:
                 await refuse(context, error, kind)
