@@ -94,6 +94,8 @@ class Serving:
         self.schedule = schedule
         """What the next pass runs under. Assigned from the event loop; read once at the start of each pass."""
         self.served = 0
+        self.traced = False
+        """Whether requests may be traced: the steps of their passes are timed."""
         self.health = Health()
         self._trial = trial
         self._faults = Faults(log)
@@ -158,7 +160,7 @@ class Serving:
         self._under_way.add(one)
         self._open += len(batch)
         self._passes += 1
-        if self._passes % TIMED_EVERY == 0:
+        if self._passes % TIMED_EVERY == 0 or (self.traced and any(item.request.trace is not None for item in batch)):
             one.timed = []
         try:
             inputs = stack(batch, self._inputs)

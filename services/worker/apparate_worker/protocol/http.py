@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import orjson
@@ -19,6 +19,7 @@ from apparate_worker.protocol.compression import WORTH_BYTES, compressed
 from apparate_worker.protocol.dataplane import Dataplane
 from apparate_worker.protocol.models import Models
 from apparate_worker.protocol.oip_json import check_change, parse, read_index, render
+from apparate_worker.tracing import NOTHING, RequestTraces
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -44,9 +45,10 @@ class HttpFace:
         *,
         max_body_bytes: int,
         metrics: Callable[[], bytes],
+        traces: RequestTraces | None = None,
     ) -> None:
         self._models, self._max_body_bytes, self._metrics = models, max_body_bytes, metrics
-        self._faults = Faults(log)
+        self._faults, self._traces = Faults(log), traces
         self.draining = False
         """Whether answers ask clients to close their connections."""
 
@@ -132,31 +134,34 @@ class HttpFace:
                 await self._reply(send, 404, {"error": f"there is nothing to POST to at {path[:200]}"})
 
     async def _infer(self, name: str, version: str, scope: Scope, receive: Receive, send: Send) -> None:
+        span = None
         try:
             head = read_head(scope["headers"])
             body = await read_body(receive, head, self._max_body_bytes)
             parsed = parse(body, head.json_bytes, name, version)
             plane = self._models.find(name, version)
+            if self._traces is not None:
+                span = parsed.request.trace = self._traces.begin("http", name, scope["headers"])
             answer = await self._watched(plane.infer(parsed.request), receive)
         except WorkerError as error:
-            self._count(name, error.status)
+            self._count(name, error.status, span)
             raise
         except ClientGone:
-            self._count(name, 499)
+            self._count(name, 499, span)
             raise
         except asyncio.CancelledError:
             if not self.draining:
                 raise
             gone = NotReady("the worker is stopping")  # and the client has not sent all of its request in time
-            self._count(name, gone.status)
+            self._count(name, gone.status, span)
             raise gone from None
         except Exception as error:  # noqa: BLE001 - outermost: told with its traceback, and answered
             self._faults("request failed", error)
-            self._count(name, 500)
+            self._count(name, 500, span)
             await self._reply(send, 500, {"error": "internal error"})
             return
         content, json_bytes = render(answer, parsed.binary)
-        self._count(name, 200)
+        self._count(name, 200, span, answer.parameters)
         headers: Headers = [JSON]
         if json_bytes is not None:
             headers = [BINARY, (b"inference-header-content-length", b"%d" % json_bytes)]
@@ -166,8 +171,10 @@ class HttpFace:
                 headers.append((b"content-encoding", coding))
         await self._send(send, 200, content, headers)
 
-    def _count(self, name: str, status: int) -> None:
+    def _count(self, name: str, status: int, span: Any = None, told: Mapping[str, Any] = NOTHING) -> None:
         self._models.count("http", name, status)
+        if span is not None:
+            RequestTraces.finish(span, status, told)
 
     @staticmethod
     async def _watched(work: Any, receive: Receive) -> Any:
