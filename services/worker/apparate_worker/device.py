@@ -1,4 +1,7 @@
-"""The device thread: every torch call of serving happens in it, whatever models there are."""
+"""The device thread: every torch call of serving happens in it, whatever models there are.
+
+But for passes that take less time than the way to this thread and back; see `shortway`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from apparate_worker.errors import NotReady, WorkerError
 from apparate_worker.liveness import stack_of
 from apparate_worker.scheduler import Scheduler
 from apparate_worker.serving import Serving, fail
+from apparate_worker.shortway import ShortWay
 
 IDLE_TICK_S = 0.5  # how often an idle device thread shows that it turns
 log = get_logger(__name__)
@@ -39,6 +43,9 @@ class DeviceThread:
         self._turns = self._steps_before = self._threads = 0
         self._lost = self._stopping = False
         self._in_hand: Sequence[Item] = ()
+        self._device = threading.Lock()
+        """Whose turn it is on the device: this thread, or the event loop on its short way."""
+        self._short_way = ShortWay(loop, self._scheduler, self.run_here)
         self._thread = threading.Thread(target=self._main, name="device", daemon=True)
         for one in servings:
             self.add(one)
@@ -46,6 +53,7 @@ class DeviceThread:
     def add(self, serving: Serving) -> None:
         """Serve this model from now on. Before anything is put into its batcher."""
         serving.others = self._scheduler
+        serving.batcher.short_way = self._short_way
         self._scheduler.add(serving)
 
     def start(self) -> None:
@@ -83,20 +91,47 @@ class DeviceThread:
                 while self._scheduler.servings or not self._stopping:
                     self._turn()
                     self._turns += 1
-        except BaseException as error:
-            self._lost = True
-            log.error("device lost", error=str(error), exc_info=error)
-            try:
-                self._loop.call_soon_threadsafe(fail, self._in_hand, NotReady(f"the worker lost its device: {error}"))
-            except RuntimeError:
-                log.warning("the device was lost after the event loop had closed")
-            self._on_fatal(error)
+        except BaseException as error:  # noqa: BLE001 - outermost: told with its traceback, and the process ends
+            self._lose(error)
+
+    def _lose(self, error: BaseException) -> None:
+        self._lost = True
+        log.error("device lost", error=str(error), exc_info=error)
+        try:
+            self._loop.call_soon_threadsafe(fail, self._in_hand, NotReady(f"the worker lost its device: {error}"))
+        except RuntimeError:
+            log.warning("the device was lost after the event loop had closed")
+        self._on_fatal(error)
+
+    def run_here(self) -> bool:
+        """Run the batch that is due, if one is, in the event loop; False when the device is busy. Event loop only."""
+        if not self.alive or not self._device.acquire(blocking=False):
+            return False
+        try:
+            one, batch = self._scheduler.take(0.0) or (None, None)
+            if one is None or batch is None:
+                return False
+            one.here = True
+            with torch.inference_mode(), np.errstate(all="ignore"):
+                self._run(one, batch)
+            one.here = False
+            self._turns += 1
+        except BaseException as error:  # noqa: BLE001 - outermost: told with its traceback, and the process ends
+            self._lose(error)
+        finally:
+            self._device.release()
+        return True
 
     def _turn(self) -> None:
         """Serve the next batch, or take parked rows on when nobody waits or they have waited for too long."""
         scheduler = self._scheduler
         parked = any(one.parked for one in scheduler.servings)
         taken = scheduler.take(0.0 if parked else IDLE_TICK_S)
+        with self._device:
+            self._work(taken)
+
+    def _work(self, taken: tuple[Serving, list[Item] | None] | None) -> None:
+        scheduler = self._scheduler
         if taken is not None:
             one, batch = taken
             self._use_threads(one.threads)

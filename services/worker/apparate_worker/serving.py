@@ -21,7 +21,6 @@ from apparate_worker.errors import InferenceFailed, WorkerError, words_of
 from apparate_worker.guard import WorkerGuard
 from apparate_worker.liveness import Health, is_fatal
 from apparate_worker.passes import Flight, Parked, Pass
-from apparate_worker.pressure import Stage
 from apparate_worker.release import scores
 
 Array = npt.NDArray[Any]
@@ -31,6 +30,7 @@ TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16
 PARTING_MS = 0.15  # that it costs to part rows and to join them with others later
 RAMPS_WHEN_SHED = 16  # one pass in so many keeps its ramps, so that feedback never ends
 TIMED_EVERY = 32  # passes, of which the steps of one are timed
+QUICK_S = 0.0005  # of a whole batch: a tenth of what the event loop may be late
 PARKED_S = 1.0  # after which answered rows are taken on although the queue does not end, unless it is a crowd
 DONE = object()
 EMPTY: Array = np.zeros(0, np.int32)
@@ -93,9 +93,9 @@ class Serving:
         """Set when the batcher is closed and everything it gave has reached its end."""
         self.schedule = schedule
         """What the next pass runs under. Assigned from the event loop; read once at the start of each pass."""
+        self.here = False
+        """Whether the event loop itself runs this pass, so that answers need no way to it."""
         self.served = 0
-        self.traced = False
-        """Whether requests may be traced: the steps of their passes are timed."""
         self.health = Health()
         self._trial = trial
         self._faults = Faults(log)
@@ -116,6 +116,19 @@ class Serving:
     def steps(self) -> int:
         """Segments that were run. Any thread."""
         return self._engine.steps
+
+    @property
+    def quick(self) -> bool:
+        """Whether a pass takes at most QUICK_S, on a CPU, nothing stands aside, and no exit is open. Any thread."""
+        return (
+            self._engine.divides
+            and self.threads == 1
+            and not self.schedule.plan.exits_open
+            and not self._parked.rows
+            and not self.health.unwell
+            and not self.batcher.policy.waits
+            and self.batcher.pass_s <= QUICK_S
+        )
 
     @property
     def guarded(self) -> bool:
@@ -160,7 +173,7 @@ class Serving:
         self._under_way.add(one)
         self._open += len(batch)
         self._passes += 1
-        if self._passes % TIMED_EVERY == 0 or (self.traced and any(item.request.trace is not None for item in batch)):
+        if self._passes % TIMED_EVERY == 0:
             one.timed = []
         try:
             inputs = stack(batch, self._inputs)
@@ -206,24 +219,16 @@ class Serving:
         through faster than the plain model would; what is no burst fills the room, or outlasts their patience. Ramps
         stay where most passes may stop at them.
         """
-        crowd = self._crowd()
-        if not crowd or (schedule.plan.exits_open and self._guard.share < 1.0):
+        if schedule.plan.exits_open and self._guard.share < 1.0:
             self._shedding = False
-            return self._crowded(schedule) if crowd else schedule
+            return schedule
         parked = self._parked
         put_off = not self._room(self._max_batch) or (parked.rows > 0 and parked.oldest_s >= PARKED_S)
-        self._shedding = self._shedding or put_off
+        self._shedding = self._crowd() and (self._shedding or put_off)
         if not (self._shedding and schedule.active):
-            return self._crowded(schedule)
-        self.batcher.pressure.note(Stage.RAMPS_OFF)
+            return schedule
         self._shed += 1
         return schedule if self._shed % RAMPS_WHEN_SHED == 0 else schedule.without_ramps
-
-    def _crowded(self, schedule: Schedule) -> Schedule:
-        """The schedule, whose exits are what helps a crowd first."""
-        if schedule.plan.exits_open:
-            self.batcher.pressure.note(Stage.EXITS_FIRST)
-        return schedule
 
     def _due(self) -> bool:
         """Whether somebody waits for the device whose batch may start."""
@@ -382,6 +387,9 @@ class Serving:
 
     def _tell(self, call: Callable[..., None], *args: Any) -> None:
         """Have the event loop run `call`. Once the loop is closed nobody waits for an answer any more."""
+        if self.here:
+            call(*args)
+            return
         try:
             self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
