@@ -21,6 +21,7 @@ from apparate_worker.errors import InferenceFailed, WorkerError, words_of
 from apparate_worker.guard import WorkerGuard
 from apparate_worker.liveness import Health, is_fatal
 from apparate_worker.passes import Flight, Parked, Pass
+from apparate_worker.pressure import Stage
 from apparate_worker.release import scores
 
 Array = npt.NDArray[Any]
@@ -96,6 +97,8 @@ class Serving:
         self.here = False
         """Whether the event loop itself runs this pass, so that answers need no way to it."""
         self.served = 0
+        self.traced = False
+        """Whether requests may be traced: the steps of their passes are timed."""
         self.health = Health()
         self._trial = trial
         self._faults = Faults(log)
@@ -173,12 +176,13 @@ class Serving:
         self._under_way.add(one)
         self._open += len(batch)
         self._passes += 1
-        if self._passes % TIMED_EVERY == 0:
+        if self._passes % TIMED_EVERY == 0 or (self.traced and any(item.request.trace is not None for item in batch)):
             one.timed = []
         try:
             inputs = stack(batch, self._inputs)
             one.input_s = time.monotonic() - one.started
-            journey = self._engine.start(inputs, schedule, shadow=one.whole and self._shadows(schedule))
+            shadow = one.whole and one.timed is None and self._shadows(schedule)  # with shadows it stops at every ramp
+            journey = self._engine.start(inputs, schedule, shadow=shadow)
             going: Flight | None = Flight(journey, [(one, list(range(len(batch))))])
             while going is not None:
                 going = self._leg(going)
@@ -219,16 +223,24 @@ class Serving:
         through faster than the plain model would; what is no burst fills the room, or outlasts their patience. Ramps
         stay where most passes may stop at them.
         """
-        if schedule.plan.exits_open and self._guard.share < 1.0:
+        crowd = self._crowd()
+        if not crowd or (schedule.plan.exits_open and self._guard.share < 1.0):
             self._shedding = False
-            return schedule
+            return self._crowded(schedule) if crowd else schedule
         parked = self._parked
         put_off = not self._room(self._max_batch) or (parked.rows > 0 and parked.oldest_s >= PARKED_S)
-        self._shedding = self._crowd() and (self._shedding or put_off)
+        self._shedding = self._shedding or put_off
         if not (self._shedding and schedule.active):
-            return schedule
+            return self._crowded(schedule)
+        self.batcher.pressure.note(Stage.RAMPS_OFF)
         self._shed += 1
         return schedule if self._shed % RAMPS_WHEN_SHED == 0 else schedule.without_ramps
+
+    def _crowded(self, schedule: Schedule) -> Schedule:
+        """The schedule, whose exits are what helps a crowd first."""
+        if schedule.plan.exits_open:
+            self.batcher.pressure.note(Stage.EXITS_FIRST)
+        return schedule
 
     def _due(self) -> bool:
         """Whether somebody waits for the device whose batch may start."""
