@@ -5,14 +5,14 @@ from __future__ import annotations
 from boards.shared import BY_MODEL, FIRING, MODELS, NAME, NAMESPACES, quantile, rate, share
 from panels import MODEL, RATE, Board, Panel, Query, Row
 
-WORKERS = f"on (job, instance) group_left(namespace, model) apparate_worker_info{{{MODEL}}}"
+WORKERS = f"on (job, instance) apparate_worker_info{{{MODEL}}}"
 
 
 def _of_processes(metric: str, wrap: str = "{}") -> tuple[Query, ...]:
     """A metric of processes, which the library names without saying whose they are."""
     of = wrap.format(metric)
     return (
-        Query(f"sum by (namespace, model)({of} * {WORKERS})", f"workers of {NAME}"),
+        Query(f"sum({of} and {WORKERS})", "workers"),
         Query(f"sum({of} and on (job, instance) apparate_leader)", "controllers"),
         Query(f"sum({of} and on (job, instance) apparate_operator_leading)", "operators"),
     )

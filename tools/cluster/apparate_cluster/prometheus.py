@@ -2,7 +2,8 @@
 
     python -m apparate_cluster.prometheus
 
-fetches what is missing. Unpacked, not installed: an installed package would start services of its own.
+fetches what is missing. Unpacked, not installed: an installed package would start services of its own. Only the
+templates of Debian's Alertmanager go where it has been built to look for them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from apparate_cluster.processes import Child, free_ports, until
 
 PACKAGES = ("prometheus", "prometheus-alertmanager")
 PROGRAMS = {"prometheus": "prometheus", "promtool": "promtool", "alertmanager": "prometheus-alertmanager"}
+TEMPLATES = Path("/usr/share/prometheus/alertmanager")
 START_WITHIN_S = 30.0
 ASK_WITHIN_S = 20.0
 
@@ -49,6 +51,8 @@ def missing() -> str:
             find(name)
     except MissingBinary as error:
         return str(error)
+    if find("alertmanager").parent == _unpacked() and not TEMPLATES.exists():
+        return f"there is no {TEMPLATES}, which Debian's Alertmanager needs: make test-tools, as root"
     return ""
 
 
@@ -67,6 +71,9 @@ def fetch() -> str:
         for program in PROGRAMS.values():
             (Path(folder) / "usr/bin" / program).chmod(0o755)
             shutil.move(Path(folder) / "usr/bin" / program, _unpacked() / program)
+        if not TEMPLATES.exists():
+            with contextlib.suppress(PermissionError):
+                shutil.copytree(Path(folder) / TEMPLATES.relative_to("/"), TEMPLATES)
     return missing()
 
 
