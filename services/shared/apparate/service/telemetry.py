@@ -121,19 +121,20 @@ def _raised_at(error: BaseException) -> str:
 class Quietly(logging.Filter):
     """Holds back what the libraries that speak to clients say of them: a line of each kind in `every_s`, with a count.
 
-    Else any client could fill the log. A kind is the place that logs it.
+    Else any client could fill the log. A kind is the place that logs it, and the type of its exception.
     """
 
     def __init__(self, every_s: float = LOG_EVERY_S) -> None:
         super().__init__()
         self._every_s = every_s
-        self._kinds: dict[tuple[str, int], Sparsely] = {}
+        self._kinds: dict[tuple[str, int, type[BaseException] | None], Sparsely] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line is written."""
         if record.name.partition(".")[0] not in FOR_CLIENTS:
             return True
-        held = self._kinds.setdefault((record.pathname, record.lineno), Sparsely(self._every_s))()
+        raised = record.exc_info[0] if record.exc_info else None
+        held = self._kinds.setdefault((record.pathname, record.lineno, raised), Sparsely(self._every_s))()
         if held:
             record.msg = f"{record.msg} ({held} more were held back)"
         return held is not None
