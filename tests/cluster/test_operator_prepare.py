@@ -33,7 +33,7 @@ def tiny_body(folder: Path, source: str = "weights.safetensors") -> dict[str, An
             },
             "bootstrap": {"data": f"file://{folder}/inputs.npz", "epochs": 5},
             "budget": {"accuracyLoss": 0.05, "rampOverhead": 0.5},
-            "serving": {"maxBatch": 2, "device": "cpu"},
+            "serving": {"maxBatch": 2, "device": "cpu", "backend": "eager"},
         },
     }
 

@@ -189,7 +189,7 @@ def write_model(
                 "inputs": [one.model_dump(by_alias=True, mode="json") for one in specs],
             },
             "bootstrap": {"data": "data.npz", "epochs": 10},
-            "serving": {"maxBatch": 2, "device": "cpu"},
+            "serving": {"maxBatch": 2, "device": "cpu", "backend": "eager"},
         }
         | spec,
     }

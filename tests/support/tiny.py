@@ -56,6 +56,7 @@ spec:
     maxBatch: 4
     drainSeconds: 10
     device: cpu
+    backend: eager # what it would take to choose is longer than what the tests wait for
     protocols: {{http: {{port: 0}}, grpc: {{port: 0}}}}
 """
 WRITE = """

@@ -150,6 +150,8 @@ class Served:
         self._source: PlanSource | None = None
         self._heartbeat: Heartbeat | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._arranging: asyncio.Task[None] | None = None
+        self._arranged: Schedule | None = None
 
     def warm_up(self) -> None:
         """Run passes that nobody waits for. Not in the event loop, nor the device thread. Raises InvalidSetup."""
@@ -201,6 +203,8 @@ class Served:
         replaced: another version of the model has taken over in this worker.
         """
         await self._stop_tasks()
+        if self._arranging is not None:
+            await self._arranging
         await asyncio.to_thread(self.serving.over.wait, within_s)
         await asyncio.to_thread(self._reporter.stop, within_s)
         if self._source is not None:
@@ -222,10 +226,21 @@ class Served:
                 await task
 
     def apply(self, plan: Plan) -> None:
-        """Put a plan in force."""
+        """Put a plan in force. Event loop only."""
         self.serving.schedule = Schedule(plan, self._catalog.ramps)
+        if self._arranging is None or self._arranging.done():
+            self._arranging = asyncio.create_task(self._arrange())
         if self._heartbeat is not None:
             self._heartbeat.hurry()
+
+    async def _arrange(self) -> None:
+        """Let the model get ready for the exits of the plan in force, beside the passes; those are right without it."""
+        while (schedule := self.serving.schedule) is not self._arranged:
+            self._arranged = schedule
+            try:
+                await asyncio.to_thread(self._engine.arrange, schedule)
+            except Exception as error:  # noqa: BLE001 - a runtime's own classes; told, and what runs now goes on
+                log.warning("the model is not cut at the open exits, answers leave later", error=words_of(error))
 
     def _passed(self, done: Pass) -> None:
         self.meter.passed(done)

@@ -32,7 +32,7 @@ spec:
     - {name: input_ids, datatype: INT64, shape: [-1], maxSize: 32}
     - {name: attention_mask, datatype: INT64, shape: [-1], maxSize: 32}
   bootstrap: {data: data.npz, epochs: 10}
-  serving: {maxBatch: 2, device: cpu}
+  serving: {maxBatch: 2, backend: eager, device: cpu}
 """
 
 

@@ -25,9 +25,11 @@ SOURCES = Path("/sources")
 STAGES = {
     "fetching": "fetching sources",
     "sites": "finding sites",
+    "backend": "choosing what runs it",
     "features": "running the model over the bootstrap data",
     "training": "training ramps",
     "choosing": "choosing ramps",
+    "compiling": "compiling segments",
     "latencies": "measuring latencies",
     "storing": "storing",
     "waiting": "waiting",

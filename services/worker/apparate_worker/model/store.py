@@ -18,14 +18,16 @@ from typing import Any
 
 import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from apparate.catalog import InvalidCatalog, RampCatalog
 from apparate.contract.document import Document
 from apparate.contract.resource import TensorSpec
+from apparate.service.telemetry import get_logger
 from apparate_worker.errors import words_of
+from apparate_worker.model.backends import COMPILE, EAGER, ONNX, files_of, in_onnx, with_compiled
 from apparate_worker.model.cutting import Cut, Source
 from apparate_worker.model.errors import InvalidPrepared, UnsupportedModel
 from apparate_worker.model.memory import check_room
@@ -37,6 +39,7 @@ CATALOG, MODEL, SEGMENTS, RAMPS = "catalog.json", "model.safetensors", "segments
 FILES = (MODEL, SEGMENTS, RAMPS)
 FORMAT = 1
 HARMLESS_SIZE = 32  # of dimensions that vary
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +47,10 @@ class PreparedModel:
     """Everything a worker needs to serve one model with early exits."""
 
     catalog: RampCatalog
-    model: SegmentedModel
-    heads: tuple[RampHead, ...]
+    model: Any
+    """A `SegmentedModel`, or what takes its place in another back end."""
+    heads: tuple[Any, ...]
+    """A `RampHead` for each ramp, or what takes its place."""
     inputs: tuple[TensorSpec, ...]
     output: str
     classes: tuple[str, ...]
@@ -98,9 +103,13 @@ def load_backbone(folder: Path, device: torch.device) -> tuple[SegmentedModel, T
 
 def load_cut(folder: Path, device: torch.device, name: str = SEGMENTS) -> tuple[Cut, dict[str, Tensor]]:
     """The text of a folder's model and its constants. Raises InvalidPrepared."""
-    constants = _tensors(folder / MODEL, device)
+    return load_text(folder, name), _tensors(folder / MODEL, device)
+
+
+def load_text(folder: Path, name: str = SEGMENTS) -> Cut:
+    """The text of a folder's model. Raises InvalidPrepared."""
     try:
-        return _cut(json.loads((folder / name).read_text(encoding="utf-8"))), constants
+        return _cut(json.loads((folder / name).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidPrepared(f"{folder / name} cannot be read: {error}") from error
 
@@ -130,8 +139,12 @@ def load_ramps(
     return tuple(heads)
 
 
-def _tensors(path: Path, device: torch.device) -> dict[str, Tensor]:
+def _tensors(path: Path, device: torch.device, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+    """All tensors of a file, or some."""
     try:
+        if names is not None:
+            with safe_open(str(path), "pt", device=str(device)) as file:
+                return {name: file.get_tensor(name).clone() for name in names}
         # Cloned: in the file tensors stand at odd addresses, and the same product on another alignment differs in bits.
         return {name: value.clone() for name, value in load_file(str(path), device=str(device)).items()}
     except (OSError, SafetensorError) as error:
@@ -140,12 +153,13 @@ def _tensors(path: Path, device: torch.device) -> dict[str, Tensor]:
 
 def publish(partial: Path, folder: Path, catalog: RampCatalog) -> RampCatalog:
     """Give a finished partial folder its digest and put it in place of `folder`, in one rename. Returns the catalog."""
-    content = catalog.to_json() | {"files": {name: source_sha256(partial / name) for name in FILES}}
+    files = (*FILES, *files_of(catalog.extra.get("backend", {})))
+    content = catalog.to_json() | {"files": {name: source_sha256(partial / name) for name in files}}
     content["digest"] = _digest(content)
     (partial / CATALOG).write_text(json.dumps(content, indent=1), encoding="utf-8")
-    for extra in {p.name for p in partial.iterdir()} - {CATALOG, *FILES}:
+    for extra in {p.name for p in partial.iterdir()} - {CATALOG, *files}:
         (partial / extra).unlink()
-    for name in (CATALOG, *FILES):
+    for name in (CATALOG, *files):
         with (partial / name).open("rb") as file:
             os.fsync(file.fileno())
     old = folder.with_name(f".{folder.name}.old")
@@ -182,7 +196,7 @@ def read_catalog(folder: Path) -> RampCatalog:
         raise InvalidPrepared(f"{folder / CATALOG} cannot be read: {error}") from error
     if content.get("digest") != _digest(content):
         raise InvalidPrepared(f"{folder / CATALOG} was changed after it was prepared: its digest does not match")
-    for name in FILES:
+    for name in (*FILES, *files_of(catalog.extra.get("backend", {}))):
         try:
             found = source_sha256(folder / name)
         except OSError as error:
@@ -218,8 +232,7 @@ def load_prepared(folder: Path, document: Document, device: torch.device) -> Pre
     wanted = document.model.spec.model
     if inputs != wanted.inputs:
         raise InvalidPrepared(f"{folder} was prepared for other inputs than the document has: prepare the model again")
-    model, tail = load_backbone(folder, device)
-    heads = load_ramps(folder, described, device, tail)
+    model, heads = _running(folder, catalog, described, document.model.spec.serving.threads, device)
     if not len(heads) == catalog.ramps == len(model.segments) - 1:
         raise InvalidPrepared(
             f"{folder} has {len(heads)} ramps, {catalog.ramps} latencies, {len(model.segments)} segments"
@@ -228,12 +241,58 @@ def load_prepared(folder: Path, document: Document, device: torch.device) -> Pre
     return PreparedModel(catalog, model, heads, inputs, output, classes)
 
 
-def _check_fits(folder: Path, model: SegmentedModel, heads: Sequence[RampHead], inputs: Mapping[str, Tensor]) -> None:
+def _running(
+    folder: Path, catalog: RampCatalog, described: Sequence[Mapping[str, Any]], threads: int, device: torch.device
+) -> tuple[Any, tuple[Any, ...]]:
+    """Model and ramps in the back end that the folder was prepared for, or as they are where it cannot run.
+
+    A folder without a word of back ends was prepared before there were any. Raises InvalidPrepared.
+    """
+    backend = dict(catalog.extra.get("backend", {}))
+    name = backend.get("name", EAGER)
+    try:
+        if name == ONNX:
+            return _in_onnx(folder, catalog, backend, described, threads)
+        model, tail = load_backbone(folder, device)
+        heads = load_ramps(folder, described, device, tail)
+        return (with_compiled(model, folder, backend["machine"], device) if name == COMPILE else model), heads
+    except UnsupportedModel as error:
+        if name == EAGER:
+            raise
+        log.warning("the back end cannot run here, torch runs the model instead", backend=name, error=str(error))
+    model, tail = load_backbone(folder, device)
+    return model, load_ramps(folder, described, device, tail)
+
+
+def _in_onnx(
+    folder: Path,
+    catalog: RampCatalog,
+    backend: Mapping[str, Any],
+    described: Sequence[Mapping[str, Any]],
+    threads: int,
+) -> tuple[Any, tuple[Any, ...]]:
+    """Of the weights in torch's file only those of the tail are read."""
+    host, text = torch.device("cpu"), load_text(folder)
+    tail = None
+    if text.tail is not None:
+        tail = Tail.of(text.tail, _tensors(folder / MODEL, host, text.tail.constants), host)
+    return in_onnx(
+        folder,
+        backend["sites"],
+        load_ramps(folder, described, host, tail),
+        inputs=text.inputs,
+        mask_input=text.inputs[text.mask] if text.mask is not None else None,
+        threads=threads,
+        reach_ms=catalog.reach_ms[0].tolist(),
+    )
+
+
+def _check_fits(folder: Path, model: Any, heads: Sequence[Any], inputs: Mapping[str, Tensor]) -> None:
     """Run one item through, so that files that do not fit each other are found by name. Raises InvalidPrepared."""
     culprit = folder / MODEL
     try:
         with torch.inference_mode():
-            state = model.start(inputs)
+            state = model.start(inputs, tuple((r, True) for r in range(len(heads))))
             said = []
             for k, head in enumerate(heads):
                 culprit = folder / MODEL

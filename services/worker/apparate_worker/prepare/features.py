@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from apparate_worker.model.cutting import Source
 from apparate_worker.model.errors import InvalidBootstrap, UnsupportedModel
 from apparate_worker.model.ramps import POOLINGS, RampShape, pooling_code
-from apparate_worker.model.segments import Run, SegmentedModel, compile_source
+from apparate_worker.model.segments import Run, compile_source
 from apparate_worker.prepare.bootstrap import BootstrapData
 
 BATCH = 16
@@ -52,7 +53,7 @@ def candidates(activation: Tensor, mask: Tensor | None) -> list[RampShape]:
 
 
 def gather(
-    model: SegmentedModel,
+    model: Any,
     to_head: tuple[Run, Sequence[int]] | None,
     shapes: Sequence[Sequence[RampShape]],
     data: BootstrapData,

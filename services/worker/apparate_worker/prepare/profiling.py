@@ -19,13 +19,13 @@ from torch import Tensor
 
 from apparate_worker.model.errors import InvalidProfile
 from apparate_worker.model.ramps import RampHead, RampShape
-from apparate_worker.model.segments import SegmentedModel
 from apparate_worker.prepare.bootstrap import BootstrapData
 from apparate_worker.release import scores
 
 BUDGET_S = 12.0  # of measuring, whatever the model's size
 WARM, LEAST, MOST = 3, 7, 60  # repetitions
 QUANTILE = 0.25  # of the repetitions: on a machine that does other things half of them may be disturbed
+LEAST_STEP = 0.1  # of a segment's time is its own, whatever a border seems to cost
 DISAGREE = 0.5  # the segments' times may differ from the whole pass by this share before a profile is refused
 Floats = npt.NDArray[np.float64]
 
@@ -77,36 +77,64 @@ def batch_sizes(most: int) -> tuple[int, ...]:
 
 
 def profile(
-    model: SegmentedModel,
-    heads: Sequence[RampHead],
+    model: Any,
+    heads: Sequence[Any],
     data: BootstrapData,
     sizes: Sequence[int],
     device: torch.device,
     step: Callable[[float], None],
     budget_s: float = BUDGET_S,
+    whole_model: Any = None,
 ) -> Profile:
-    """Measure. Raises InvalidProfile when the parts do not add up to the whole, on a machine too busy to measure on."""
+    """Measure. Raises InvalidProfile when the parts do not add up to the whole, on a machine too busy to measure on.
+
+    whole_model: the same model uncut, where a pass without open exits has no borders and the model's parts have; then
+    ramps are in the graph, and each bears what its border costs.
+    """
     watch = Stopwatch(device)
     batches = [data.take(data.typical(size), device) for size in sizes]
     parts: list[list[list[float]]] = [[] for _ in sizes]
     ramps: list[list[list[float]]] = [[] for _ in sizes]
+    before: list[list[list[float]]] = [[] for _ in sizes]
     whole: list[list[float]] = [[] for _ in sizes]
     began, done = time.perf_counter(), -WARM
     with torch.inference_mode():
         while done < LEAST or (done < MOST and time.perf_counter() - began < budget_s):
             for b, inputs in enumerate(batches):
-                total = _plain(model, inputs, watch)
+                total = _plain(model if whole_model is None else whole_model, inputs, watch)
                 segments = _segments(model, inputs, watch)
-                overheads = _ramps(model, heads, inputs, watch)
+                reached, overheads = _ramps(model, heads, inputs, watch)
                 if done >= 0:
                     whole[b].append(total)
                     parts[b].append(segments)
+                    before[b].append(reached)
                     ramps[b].append(overheads)
             done += 1
             step(min(max(done / MOST, (time.perf_counter() - began) / max(budget_s, 1e-9), 0.0), 1.0))
-    reach = np.cumsum([np.quantile(one, QUANTILE, axis=0) for one in parts], axis=1)
-    overhead = np.array([np.quantile(one, QUANTILE, axis=0) for one in ramps])
-    return fitted(tuple(sizes), reach, overhead, np.array([np.min(one) for one in whole]))
+    segment_ms, overhead, to_ramps = (
+        np.array([np.quantile(one, QUANTILE, axis=0) for one in each]) for each in (parts, ramps, before)
+    )
+    if whole_model is not None:
+        full = np.array([np.quantile(one, QUANTILE) for one in whole])
+        return in_one(tuple(sizes), segment_ms, np.maximum(to_ramps - segment_ms[:, :-1], 0.0) + overhead, full)
+    return fitted(tuple(sizes), np.cumsum(segment_ms, axis=1), overhead, np.array([np.min(one) for one in whole]))
+
+
+def in_one(sizes: tuple[int, ...], steps_ms: Floats, ramps_ms: Floats, full_ms: Floats) -> Profile:
+    """A profile of a model that runs as one piece until it is cut.
+
+    steps_ms [B, R+1] its segments one by one; ramps_ms [B, R] how much longer a segment takes with its ramp; full_ms
+    [B] the whole at once. What the segments take in excess of the whole is what the borders cost, the same for each: it
+    is part of every ramp's overhead, and the sites share the whole's time as the rest of the segments' times do.
+    Raises InvalidProfile where a time is not positive.
+    """
+    if (steps_ms <= 0).any() or (full_ms <= 0).any():
+        raise InvalidProfile("a segment took no time at all: the machine is too busy to measure on, try again")
+    borders = steps_ms.shape[1] - 1
+    border = np.maximum(steps_ms.sum(axis=1) - full_ms, 0.0) / max(borders, 1)
+    inner = np.maximum(steps_ms - border[:, None], LEAST_STEP * steps_ms)
+    reach = full_ms[:, None] * np.cumsum(inner, axis=1) / inner.sum(axis=1, keepdims=True)
+    return Profile(sizes, reach[:, :-1], ramps_ms + border[:, None], full_ms)
 
 
 def fitted(sizes: tuple[int, ...], reach_ms: Floats, overhead_ms: Floats, full_ms: Floats) -> Profile:
@@ -129,7 +157,7 @@ def fitted(sizes: tuple[int, ...], reach_ms: Floats, overhead_ms: Floats, full_m
     return Profile(sizes, reach_ms[:, :-1], overhead_ms, reach_ms[:, -1])
 
 
-def _plain(model: SegmentedModel, inputs: Mapping[str, Tensor], watch: Stopwatch) -> float:
+def _plain(model: Any, inputs: Mapping[str, Tensor], watch: Stopwatch) -> float:
     watch.start()
     state = model.start(inputs)
     for k in range(len(model.segments)):
@@ -139,7 +167,7 @@ def _plain(model: SegmentedModel, inputs: Mapping[str, Tensor], watch: Stopwatch
     return watch.between()[0]
 
 
-def _segments(model: SegmentedModel, inputs: Mapping[str, Tensor], watch: Stopwatch) -> list[float]:
+def _segments(model: Any, inputs: Mapping[str, Tensor], watch: Stopwatch) -> list[float]:
     watch.start()
     state = model.start(inputs)
     for k in range(len(model.segments)):
@@ -152,11 +180,11 @@ def _segments(model: SegmentedModel, inputs: Mapping[str, Tensor], watch: Stopwa
 
 
 def _ramps(
-    model: SegmentedModel, heads: Sequence[RampHead], inputs: Mapping[str, Tensor], watch: Stopwatch
-) -> list[float]:
-    """Time of each ramp right after its segment, as a pass meets it."""
+    model: Any, heads: Sequence[Any], inputs: Mapping[str, Tensor], watch: Stopwatch
+) -> tuple[list[float], list[float]]:
+    """Times of (each segment that a ramp follows, the ramp right after it), as a pass meets them."""
     watch.start()
-    state = model.start(inputs)
+    state = model.start(inputs, tuple((r, True) for r in range(len(heads))))
     for k, head in enumerate(heads):
         model.advance(k, state)
         watch.mark()
@@ -164,11 +192,12 @@ def _ramps(
         if found.device.type == "cpu":  # on a GPU the copy goes over a side stream while the pass goes on
             scores(found.numpy())
         watch.mark()
-    return watch.between()[1::2]
+    times = watch.between()
+    return times[::2], times[1::2]
 
 
 def pooling_costs(
-    model: SegmentedModel,
+    model: Any,
     shapes: Sequence[Sequence[RampShape]],
     widths: Sequence[Sequence[int]],
     data: BootstrapData,

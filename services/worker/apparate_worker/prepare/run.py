@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ import torch
 
 from apparate.catalog import InvalidCatalog, RampCatalog
 from apparate.contract.document import Document
+from apparate_worker.model.backends import COMPILE, EAGER, ONNX, PACKAGES, has_onnx
 from apparate_worker.model.cutting import cut, keep
 from apparate_worker.model.errors import InvalidPrepared, InvalidProfile, UnsupportedModel
 from apparate_worker.model.graph import sites, trace
 from apparate_worker.model.memory import keep_freed_memory
 from apparate_worker.model.ramps import RampHead, RampShape, Tail, describe
-from apparate_worker.model.segments import SegmentedModel, assemble, compile_source
+from apparate_worker.model.segments import assemble, compile_source
 from apparate_worker.model.sources import check_sha256, load_source, source_sha256
 from apparate_worker.model.store import (
     load_cut,
@@ -32,6 +34,15 @@ from apparate_worker.model.store import (
     save_ramps,
     weights_sha256,
 )
+from apparate_worker.prepare.backends import (
+    ASKED_FOR,
+    at_every_site,
+    choose_backend,
+    described,
+    measurable,
+    site_names,
+    with_segments,
+)
 from apparate_worker.prepare.bootstrap import BootstrapData, load_bootstrap
 from apparate_worker.prepare.choosing import choose
 from apparate_worker.prepare.features import candidates, gather, records_that_fit
@@ -40,8 +51,8 @@ from apparate_worker.prepare.profiling import affordable, batch_sizes, pooling_c
 from apparate_worker.prepare.progress import Progress, Step, quiet
 from apparate_worker.prepare.training import TrainedRamp, train
 
-VERSION = 3  # rises when the same inputs would be prepared differently
-BACKBONE, RAMPS = "backbone.json", "ramps.json"
+VERSION = 4  # rises when the same inputs would be prepared differently
+BACKBONE, BACKEND, RAMPS, COMPILED = "backbone.json", "backend.json", "ramps.json", "compiled.json"
 CHECKED = (1, 2, 3)  # batch sizes at which the parts are compared with the whole
 PROFILE_TRIES = 3
 ALL_SITES = "sites.json"  # the model cut at every site, of which the published one keeps some
@@ -84,9 +95,12 @@ def _run(job: Job, data: BootstrapData) -> RampCatalog:
     damaged one."""
     folder = job.document.prepared
     backbone = _backbone(job, data)
-    ramps = _ramps(job, data, backbone)
-    catalog = _profile(job, data, ramps)
-    extra = _about(job, data, backbone, ramps)
+    backend = _backend(job, data)
+    ramps = _ramps(job, data, backbone, backend)
+    if backend["name"] == COMPILE:
+        backend = _compiled(job, data, backend)
+    catalog = _profile(job, data, ramps, backend)
+    extra = _about(job, data, backbone, ramps) | {"backend": _for_catalog(backend, ramps)}
     catalog = RampCatalog.from_json(catalog.to_json() | extra)
     published = publish(job.partial, folder, catalog)
     job.tell(Step("ready", 1.0, f"{folder}: {published.ramps} ramps, digest {published.digest[:12]}"))
@@ -110,7 +124,8 @@ def preparation_key(document: Document, device: torch.device) -> str:
         "model": spec.model.model_dump(mode="json", exclude={"credentials"}),
         "bootstrap": spec.bootstrap.model_dump(mode="json", exclude={"credentials"}),
         "overhead": spec.budget.ramp_overhead,
-        "serving": [spec.serving.max_batch, spec.serving.threads, str(device)],
+        "serving": [spec.serving.max_batch, spec.serving.threads, str(device), spec.serving.backend],
+        "onnx": {name: version(name) for name in PACKAGES} if has_onnx() else {},
         "source": source,
         "data": source_sha256(document.bootstrap_data),
     }
@@ -185,13 +200,46 @@ def _same(whole: torch.Tensor, parts: torch.Tensor, size: int, device: torch.dev
         raise UnsupportedModel(f"run in segments the model gives other scores for a batch of {size}: it cannot be cut")
 
 
-def _ramps(job: Job, data: BootstrapData, backbone: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Stage 2: one pass over the bootstrap data, all ramps trained on what was kept of it, the useful ones chosen."""
+def _backend(job: Job, data: BootstrapData) -> dict[str, Any]:
+    """Stage 2: what will run the segments, so that ramps learn from what is served."""
+    if (found := job.finished(BACKEND)) is not None:
+        return found
+    if job.document.model.spec.serving.backend == EAGER:
+        return described(EAGER, ASKED_FOR)
+    pieces, constants = load_cut(job.partial, job.device, ALL_SITES)
+    with job.stage("backend"):
+        found = choose_backend(job, data, pieces, constants)
+        job.finish(BACKEND, found)
+    return found
+
+
+def _compiled(job: Job, data: BootstrapData, backend: dict[str, Any]) -> dict[str, Any]:
+    """The segments between the ramps that are kept, compiled and compared with torch's once more."""
+    if (found := job.finished(COMPILED)) is not None:
+        return found
+    asked = job.document.model.spec.serving.backend == COMPILE
+    pieces, constants = load_cut(job.partial, job.device)
+    with job.stage("compiling"):
+        found = with_segments(job, data, pieces, constants, backend, asked=asked)
+        job.finish(COMPILED, found)
+    return found
+
+
+def _for_catalog(backend: Mapping[str, Any], ramps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the catalog says of the back end; for ONNX also which values of the graph the ramps sit at."""
+    more = {"sites": site_names(ramp["site"] for ramp in ramps)} if backend["name"] == ONNX else {}
+    return {**backend, **more}
+
+
+def _ramps(
+    job: Job, data: BootstrapData, backbone: Mapping[str, Any], backend: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Stage 3: one pass over the bootstrap data, all ramps trained on what was kept of it, the useful ones chosen."""
     if (found := job.finished(RAMPS)) is not None:
         return list(found["ramps"])
     spec = job.document.model.spec
     pieces, constants = load_cut(job.partial, job.device, ALL_SITES)
-    model = assemble(pieces, constants, job.device)
+    model = at_every_site(job, backend, pieces, constants)
     shapes, widths = _affordable(job, model, data)
     records = records_that_fit(width for one in widths for width in one)
     with job.stage("features") as step:
@@ -204,13 +252,15 @@ def _ramps(job: Job, data: BootstrapData, backbone: Mapping[str, Any]) -> list[d
     heads = [_head(one, tail, job.device) for one in trained]
     sizes = tuple(sorted({1, spec.serving.max_batch}))
     with job.stage("choosing") as step:
-        rough = profile(model, heads, data, sizes, job.device, step, budget_s=CHOOSING_S)
+        cut_up, ramps, whole = measurable(job, backend, pieces, constants, heads, range(len(heads)))
+        rough = profile(cut_up, ramps, data, sizes, job.device, step, budget_s=CHOOSING_S, whole_model=whole)
         chosen = choose(rough, torch.stack([one.leaves for one in trained], 1).numpy())
     save_cut(job.partial, keep(pieces, chosen))
     save_ramps(job.partial, [heads[r] for r in chosen])
     described = [
         describe(heads[r])
         | {
+            "site": r,
             "layer": backbone["layers"][r],
             "shape": backbone["shapes"][r],
             "agreement": trained[r].agreement,
@@ -226,7 +276,7 @@ def _head(one: TrainedRamp, tail: Tail | None, device: torch.device) -> RampHead
     return RampHead(one.shape, one.weight.to(device), one.bias.to(device), one.temperature, tail)
 
 
-def _affordable(job: Job, model: SegmentedModel, data: BootstrapData) -> tuple[list[list[RampShape]], list[list[int]]]:
+def _affordable(job: Job, model: Any, data: BootstrapData) -> tuple[list[list[RampShape]], list[list[int]]]:
     """By site: the poolings whose cost the ramp budget bears, and how many values each hands on."""
     spec = job.document.model.spec
     inputs = data.take(range(2), job.device)
@@ -249,17 +299,20 @@ def _affordable(job: Job, model: SegmentedModel, data: BootstrapData) -> tuple[l
     )
 
 
-def _profile(job: Job, data: BootstrapData, described: Sequence[Mapping[str, Any]]) -> RampCatalog:
-    """Stage 3: latencies by batch size."""
+def _profile(
+    job: Job, data: BootstrapData, described: Sequence[Mapping[str, Any]], backend: Mapping[str, Any]
+) -> RampCatalog:
+    """Stage 4: latencies by batch size."""
     pieces, constants = load_cut(job.partial, job.device)
-    model = assemble(pieces, constants, job.device)
     tail = Tail.of(pieces.tail, constants, job.device) if pieces.tail is not None else None
     heads = load_ramps(job.partial, described, job.device, tail)
+    sites = [ramp["site"] for ramp in described]
+    model, ramps, whole = measurable(job, backend, pieces, constants, heads, sites)
     sizes = batch_sizes(job.document.model.spec.serving.max_batch)
     with job.stage("latencies") as step:
         for attempt in range(PROFILE_TRIES):
             try:
-                found = profile(model, heads, data, sizes, job.device, step)
+                found = profile(model, ramps, data, sizes, job.device, step, whole_model=whole)
                 return RampCatalog(found.batch_sizes, found.reach_ms, found.overhead_ms, found.full_ms)
             except (InvalidProfile, InvalidCatalog) as error:
                 problem = InvalidProfile(str(error))
