@@ -43,6 +43,13 @@ async def test_the_limit_is_of_what_comes_out(kind, over):
         assert len(await inflate(body, coding, 1000)) == 1000
 
 
+@pytest.mark.parametrize("kind", CODED)
+async def test_a_body_that_ends_just_behind_the_part_inflated_at_once_is_whole(kind):
+    coding, encode = CODED[kind]
+    for size in range(INLINE_BYTES - 3, INLINE_BYTES + 300, 7):  # a match of 258 bytes may be left when the input is not
+        assert len(await inflate(encode(bytes(size)), coding, 2 * INLINE_BYTES)) == size
+
+
 async def test_a_bomb_is_refused_before_it_takes_memory():
     zipping, megabyte = zlib.compressobj(1, wbits=31), bytes(2**20)
     bomb = b"".join(zipping.compress(megabyte) for _ in range(512)) + zipping.flush()

@@ -35,8 +35,8 @@ async def inflate(body: bytes, coding: bytes, limit: int) -> bytes:
     zipped = zlib.decompressobj(_window(body, coding))
     try:
         found = zipped.decompress(body, min(INLINE_BYTES, limit + 1))
-        if not zipped.eof and len(found) <= limit and zipped.unconsumed_tail:
-            room = limit + 1 - len(found)
+        room = limit + 1 - len(found)
+        if len(found) == INLINE_BYTES and room and not zipped.eof:  # all the input may be taken in, and output be left
             found += await asyncio.to_thread(zipped.decompress, zipped.unconsumed_tail, room)
     except zlib.error as error:
         raise InvalidRequest(f"the body is not {coding.decode()}: {error}") from None
