@@ -46,7 +46,7 @@ async def test_the_limit_is_of_what_comes_out(kind, over):
 @pytest.mark.parametrize("kind", CODED)
 async def test_a_body_that_ends_just_behind_the_part_inflated_at_once_is_whole(kind):
     coding, encode = CODED[kind]
-    for size in range(INLINE_BYTES - 3, INLINE_BYTES + 300, 7):  # a match of 258 bytes may be left when the input is not
+    for size in range(INLINE_BYTES - 3, INLINE_BYTES + 300, 7):  # 258 bytes may be left in zlib
         assert len(await inflate(encode(bytes(size)), coding, 2 * INLINE_BYTES)) == size
 
 
