@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from apparate.contract.metrics import CONTROLLER
 from apparate.service.redis_client import connect
 from apparate.service.telemetry import Telemetry
+from apparate.service.tracing import Tracing
 from apparate_controller import controls
 from apparate_controller.app import create_app
 from apparate_controller.loop import ModelLoop, Ports
@@ -45,7 +46,7 @@ class Api:
 
 
 @contextlib.asynccontextmanager
-async def an_api(redis_server: str, tmp_path: Path) -> AsyncIterator[Api]:
+async def an_api(redis_server: str, tmp_path: Path, tracing: Tracing | None = None) -> AsyncIterator[Api]:
     """Models `m`, which is prepared, and `unprepared`."""
     path = a_document(tmp_path, "m", "unprepared")
     (tmp_path / "prepared/default/unprepared/catalog.json").unlink()
@@ -56,7 +57,7 @@ async def an_api(redis_server: str, tmp_path: Path) -> AsyncIterator[Api]:
         document = model.document
         key = document.model.key
         source = RedisFeedbackSource(*clients, key, consumer="controller", block_s=0.2)
-        observer = ModelObserver(telemetry, document.model, catalog)
+        observer = ModelObserver(telemetry, document.model, catalog, tracing)
         ports = Ports(source, RedisPlanSink(clients[1], key), RedisHeartbeats(clients[1], key), observer)
         return ModelLoop(key, catalog, lambda plan: ModelSession(catalog, model.document.model.spec, plan), ports)
 

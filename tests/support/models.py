@@ -17,6 +17,7 @@ from apparate.catalog import RampCatalog
 from apparate.contract.document import Document, parse_documents
 from apparate.contract.resource import PlanStatus, TensorSpec
 from apparate.plan import Plan
+from apparate.service.tracing import Tracing
 from apparate_worker.model.cutting import cut
 from apparate_worker.model.graph import sites, trace
 from apparate_worker.model.ramps import RampHead, RampShape, describe
@@ -171,6 +172,7 @@ async def a_worker(
     redis_url: str = "",
     name: str = "w1",
     plan: Plan | None = None,
+    tracing: Tracing | None = None,
     **spec: Any,
 ) -> AsyncIterator[tuple[Worker, str, str]]:
     """A worker in this process, on free ports: (worker, HTTP address, gRPC address). `plan` is in force at once."""
@@ -179,7 +181,7 @@ async def a_worker(
     settings = WorkerSettings.load(
         {}, document=Path("tiny.yaml"), http_port=0, grpc_port=0, redis_url=redis_url, name=name
     )
-    worker = Worker([Declared(document, prepared)], settings, torch.device("cpu"))
+    worker = Worker([Declared(document, prepared)], settings, torch.device("cpu"), tracing)
     if plan is not None:
         only(worker).keeper.take(PlanStatus.of(plan).model_dump_json(by_alias=True).encode())
         only(worker).apply(plan)

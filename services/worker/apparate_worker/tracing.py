@@ -29,8 +29,7 @@ class RequestTraces:
         """The span of a request that has just come; None when it is not among those that are recorded."""
         carrier = {name.decode(): value.decode("latin-1") for name, value in headers if name in HEADERS}
         attributes = {"network.protocol.name": protocol, "apparate.model": model[:253]}
-        span = self._tracing.begin("infer", carrier, attributes, server=True)
-        return span if span.is_recording() else None
+        return self._tracing.begin("infer", carrier, attributes)
 
     @staticmethod
     def finish(span: Span, status: int, told: Mapping[str, Any]) -> None:

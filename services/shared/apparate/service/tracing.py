@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -54,23 +55,31 @@ class Tracing:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         resource = Resource.create({"service.name": service, "service.version": __version__})
-        sampler = None if sampled else ParentBased(TraceIdRatioBased(DEFAULT_SHARE))
+        # Spans without one above are decisions, which are few, and requests, for which `begin` draws.
+        sampler = None if sampled else ParentBased(ALWAYS_ON)
+        self._share = 1.0 if sampled else DEFAULT_SHARE
         self._provider = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter or OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("apparate", __version__)
         self._propagator = TraceContextTextMapPropagator()
 
-    def begin(self, name: str, carrier: Mapping[str, str], attributes: Mapping[str, Value], *, server: bool) -> Span:
-        """A span that goes on, below the one that the W3C headers of `carrier` name; it may not record."""
-        from opentelemetry.trace import SpanKind
+    def begin(self, name: str, carrier: Mapping[str, str], attributes: Mapping[str, Value]) -> Span | None:
+        """The span of a request that has come, below the one that the W3C headers of `carrier` name.
 
-        above = self._propagator.extract(carrier) if "traceparent" in carrier else None
-        kind = SpanKind.SERVER if server else SpanKind.INTERNAL
-        return self._tracer.start_span(name, above, kind, attributes)
+        None when it is not recorded: its caller decided so, or nobody did and it was not drawn.
+        """
+        from opentelemetry.trace import SpanKind, get_current_span
+
+        above = self._propagator.extract(carrier) if "traceparent" in carrier else _root()
+        decided = get_current_span(above).get_span_context().is_valid
+        if not decided and self._share < 1.0 and random.random() >= self._share:
+            return None
+        span = self._tracer.start_span(name, above, SpanKind.SERVER, attributes)
+        return span if span.is_recording() else None
 
     def past(
         self, name: str, above: Span, began: float, ended: float, attributes: Mapping[str, Value] | None = None
