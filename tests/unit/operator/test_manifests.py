@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from apparate.contract.resource import EarlyExitModel
 from apparate.contract.revision import revision
-from apparate_operator.kinds import DEPLOYMENT, JOB, SECRET, Json
+from apparate_operator.kinds import DEPLOYMENT, JOB, POD_MONITOR, SECRET, Json
 from apparate_operator.manifests.access import prepare_access, worker_access
 from apparate_operator.manifests.common import Environment
 from apparate_operator.manifests.prepare import prepare_job
 from apparate_operator.manifests.storage import claim
-from apparate_operator.manifests.traffic import autoscaler, service
+from apparate_operator.manifests.traffic import autoscaler, pod_monitor, service
 from apparate_operator.manifests.worker import deployment, strategy
 from apparate_operator.start import rights
 from support.models_on_kubernetes import ENVIRONMENT, World, a_model, serving
@@ -314,3 +315,32 @@ def test_the_job_gives_up_at_once_on_what_trying_again_cannot_mend():
     rule = made["spec"]["podFailurePolicy"]["rules"][0]
     assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [2])
     assert made["kind"] == JOB.name
+
+
+MONITORED = replace(
+    ENVIRONMENT,
+    apis=frozenset({"monitoring.coreos.com"}),
+    monitor_labels=(("release", "kps"), ("team", "ml")),
+    scrape_interval="30s",
+)
+
+
+def test_workers_are_scraped_by_the_prometheus_that_selects_by_these_labels():
+    made = pod_monitor(a_model(), MONITORED)
+    assert {"release": "kps", "team": "ml"}.items() <= made["metadata"]["labels"].items()
+    assert made["spec"]["podMetricsEndpoints"] == [
+        {"port": "http", "path": "/metrics", "interval": "30s", "honorLabels": True}
+    ]
+
+
+def test_a_label_of_ours_cannot_be_taken_by_one_that_prometheus_selects_by():
+    made = pod_monitor(a_model(), replace(MONITORED, monitor_labels=(("apparate.dev/model", "other"),)))
+    assert made["metadata"]["labels"]["apparate.dev/model"] == "resnet"
+
+
+def test_monitors_that_are_switched_off_go_away():
+    model = a_model()
+    world = serving(model, MONITORED)
+    assert POD_MONITOR in {one.kind for one in world.do(model, MONITORED).applies}
+    step = world.step(model, replace(MONITORED, scrape_interval=""))
+    assert (POD_MONITOR, "resnet-worker") in step.deletions

@@ -219,7 +219,7 @@ CONTROLLER: tuple[Metric, ...] = (
     Metric("apparate_redis_eviction_risk", "gauge", "1 when Redis may evict streams."),
     Metric("apparate_redis_up", "gauge", "1 when Redis answered when it was last looked at."),
     Metric("apparate_redis_answer_seconds", "gauge", "How long Redis took to answer then."),
-    Metric("apparate_redis_used_memory_bytes", "gauge", "Memory that Redis uses; none where INFO is forbidden."),
+    Metric("apparate_redis_used_memory_bytes", "gauge", "Memory that Redis uses; 0 where INFO is forbidden."),
     Metric("apparate_redis_memory_limit_bytes", "gauge", "Its maxmemory; 0: no limit."),
     Metric(
         "apparate_redis_certificate_expiry_timestamp_seconds",

@@ -17,6 +17,7 @@ from prometheus_client import (
     Histogram,
     ProcessCollector,
     Summary,
+    disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -33,6 +34,7 @@ class Telemetry:
     """The metric objects of one process, by name, in a registry of its own; and the library's process_*."""
 
     def __init__(self, metrics: tuple[Metric, ...], constant: dict[str, str] | None = None) -> None:
+        disable_created_metrics()  # each counter would have a second series, which nobody looks at
         self.registry = CollectorRegistry()
         self._constant = constant or {}
         self._labels = {m.name: m.labels for m in metrics}
