@@ -31,6 +31,7 @@ TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16
 PARTING_MS = 0.15  # that it costs to part rows and to join them with others later
 RAMPS_WHEN_SHED = 16  # one pass in so many keeps its ramps, so that feedback never ends
 TIMED_EVERY = 32  # passes, of which the steps of one are timed
+QUICK_S = 0.0005  # of a whole batch: a tenth of what the event loop may be late
 PARKED_S = 1.0  # after which answered rows are taken on although the queue does not end, unless it is a crowd
 DONE = object()
 EMPTY: Array = np.zeros(0, np.int32)
@@ -93,7 +94,11 @@ class Serving:
         """Set when the batcher is closed and everything it gave has reached its end."""
         self.schedule = schedule
         """What the next pass runs under. Assigned from the event loop; read once at the start of each pass."""
+        self.here = False
+        """Whether the event loop itself runs this pass, so that answers need no way to it."""
         self.served = 0
+        self.traced = False
+        """Whether requests may be traced: the steps of their passes are timed."""
         self.health = Health()
         self._trial = trial
         self._faults = Faults(log)
@@ -114,6 +119,19 @@ class Serving:
     def steps(self) -> int:
         """Segments that were run. Any thread."""
         return self._engine.steps
+
+    @property
+    def quick(self) -> bool:
+        """Whether a pass takes at most QUICK_S, on a CPU, nothing stands aside, and no exit is open. Any thread."""
+        return (
+            self._engine.divides
+            and self.threads == 1
+            and not self.schedule.plan.exits_open
+            and not self._parked.rows
+            and not self.health.unwell
+            and not self.batcher.policy.waits
+            and self.batcher.pass_s <= QUICK_S
+        )
 
     @property
     def guarded(self) -> bool:
@@ -158,7 +176,7 @@ class Serving:
         self._under_way.add(one)
         self._open += len(batch)
         self._passes += 1
-        if self._passes % TIMED_EVERY == 0:
+        if self._passes % TIMED_EVERY == 0 or (self.traced and any(item.request.trace is not None for item in batch)):
             one.timed = []
         try:
             inputs = stack(batch, self._inputs)
@@ -381,6 +399,9 @@ class Serving:
 
     def _tell(self, call: Callable[..., None], *args: Any) -> None:
         """Have the event loop run `call`. Once the loop is closed nobody waits for an answer any more."""
+        if self.here:
+            call(*args)
+            return
         try:
             self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
