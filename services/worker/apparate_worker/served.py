@@ -214,8 +214,13 @@ class Served:
         self.measure(ready=False)
         if not replaced:
             self.meter.forget()
-        # They hold each other, and are older than the last look of the collector (`gc.freeze`), which would never find
-        # that nobody else holds them.
+
+    def release(self) -> None:
+        """Let go of the model itself, and of everything else. After `end`.
+
+        The parts hold each other, and are older than the last look of the collector (`gc.freeze`), which would never
+        find that nobody else holds them.
+        """
         self.__dict__.clear()
 
     async def _stop_tasks(self) -> None:

@@ -114,6 +114,7 @@ class Worker:
         await one.answered(one.spec.serving.drain_seconds)
         await one.end(FLUSH_S, replaced=replaced)
         self._leaving.discard(one)
+        one.release()
 
     async def start(self) -> tuple[str, str]:
         """Warm up, listen, take requests; the addresses (HTTP, gRPC). Raises InvalidSetup."""
