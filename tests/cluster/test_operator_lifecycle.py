@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from apparate.contract.conditions import CONTROLLER
+from apparate.contract.metrics import OPERATOR
 from apparate.service.kube import apply_status, from_kubeconfig
 from apparate_operator.kinds import APPLIED
 from support import kube
 from support.eventually import eventually
 from support.models_on_kubernetes import a_body
 from support.operator import Hand, RunningOperator, an_operator_for_all
+from support.promql import SUFFIXES
 
 pytestmark = [pytest.mark.cluster]
 
@@ -244,3 +247,20 @@ def test_many_models_at_once_are_all_looked_after_in_little_memory(hand: Hand, o
     eventually(lambda: operator.metric("apparate_operator_waiting_models ") == 0, within=20)
     text = Path(f"/proc/{operator.process.pid}/status").read_text()
     assert int(text.partition("VmRSS:")[2].split()[0]) < 250 * 1024
+
+
+def test_every_declared_metric_is_shown_and_a_deleted_model_leaves_none(hand: Hand, operator: RunningOperator):
+    hand.serve(a_body())
+    resynced(operator)
+    text = operator.metrics()
+    names = {re.split(r"[ {]", line)[0] for line in text.splitlines() if not line.startswith("#")}
+    silent = {m.name for m in OPERATOR if not any(m.name + suffix in names for suffix in SUFFIXES[m.kind])}
+    assert silent <= {"apparate_operator_missed_changes"}  # a watch would have to miss something
+    of = f'model="resnet",namespace="{hand.namespace}"'
+    for told in (
+        f'apparate_model_condition{{{of},reason="Ready",type="Ready"}} 1.0',
+        f"apparate_model_ready_replicas{{{of}}} 1.0",
+    ):
+        assert told in text
+    hand.delete()
+    eventually(lambda: f'namespace="{hand.namespace}"' not in operator.metrics(), within=20)

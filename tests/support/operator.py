@@ -43,7 +43,7 @@ class RunningOperator:
 
     def _asked(self, page: str) -> tuple[int, list[str]]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{page}", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.url}/{page}", timeout=5) as answer:
                 return answer.status, json.load(answer)["problems"]
         except urllib.error.HTTPError as error:
             with error:
@@ -55,9 +55,17 @@ class RunningOperator:
 
     def metric(self, line: str) -> float:
         """The value of the metric whose line begins so; 0 without one. Several are added up."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=5) as answer:
-            text = answer.read().decode()
-        return sum(float(one.rpartition(" ")[2]) for one in text.splitlines() if one.startswith(line))
+        return sum(float(one.rpartition(" ")[2]) for one in self.metrics().splitlines() if one.startswith(line))
+
+    def metrics(self) -> str:
+        """The page of /metrics."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as answer:
+            return str(answer.read().decode())
+
+    @property
+    def url(self) -> str:
+        """Where its pages are."""
+        return f"http://127.0.0.1:{self._port}"
 
     def writes(self) -> float:
         """How many writes it has sent."""

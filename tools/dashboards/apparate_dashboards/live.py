@@ -89,4 +89,4 @@ def an_operator_at_work() -> Iterator[dict[str, list[str]]]:
             hand = Hand(cluster, namespace)
             hand.serve(a_body())
             hand.create(a_body("bert"))
-            yield {"operator": [f"127.0.0.1:{operator._port}"]}
+            yield {"operator": [operator.url.removeprefix("http://")]}
