@@ -11,7 +11,7 @@ CLUSTER := PYTHONPATH=tools/cluster $(BIN)/python -m apparate_cluster
 IMAGES := PYTHONPATH=tools/images:tools/cluster $(BIN)/python -m apparate_images --links .cache/images
 TOOLS := .cache/cluster/bin# links to the built Kubernetes tools
 
-.PHONY: help setup demo test test-unit test-drift test-integration test-cluster test-e2e test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-load cluster-status cluster-down images lint format generate verify check lock bench bench-operator bench-delivery bench-serving dashboards clean
+.PHONY: help setup demo test test-unit test-drift test-integration test-conformance fuzz test-cluster test-e2e test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-load cluster-status cluster-down images lint format generate verify check lock bench bench-operator bench-delivery bench-serving dashboards clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ demo: setup ## Serve a real model plain and with early exits on the same traffic
 test: lint test-tools ## Lint, then all tests; those with real pods where they can run (ARGS="-k redis")
 	@tools/dev/test_e2e.sh $(ARGS)
 	$(PYTEST) -m "$(HERE)" tests/integration $(ARGS) || [ $$? = 5 ] # 5: ARGS selects none of these
-	$(PYTEST) $(SHARED) -m "$(HERE)" tests/drift tests/golden tests/unit tests/cluster $(ARGS)
+	$(PYTEST) $(SHARED) -m "$(HERE)" tests/drift tests/golden tests/unit tests/conformance tests/cluster $(ARGS)
 
 test-unit: setup ## Unit tests only: no process, no network
 	$(PYTEST) tests/unit $(ARGS)
@@ -35,6 +35,12 @@ test-drift: setup ## Whether generated files, lock file and docs still say what 
 
 test-integration: setup ## Tests against real Redis, gRPC and HTTP servers on loopback
 	EEM_TEST_REQUIRE=redis $(PYTEST) -m "$(HERE)" tests/integration $(ARGS)
+
+test-conformance: setup ## Clients of others against the worker: tritonclient, curl, schemathesis; fuzzers
+	EEM_TEST_REQUIRE=conformance,fuzz $(PYTEST) tests/conformance $(ARGS)
+
+fuzz: setup ## The same with 10,000 cases and fuzzers that run for minutes (EEM_FUZZ_SECONDS=600 EEM_CONFORMANCE_SEED=7)
+	EEM_TEST_REQUIRE=conformance,fuzz tools/dev/fuzz.sh $(ARGS)
 
 test-cluster: test-tools ## Tests against a real Kubernetes API on loopback
 	EEM_TEST_REQUIRE=cluster $(PYTEST) $(SHARED) -m "$(HERE)" tests/cluster $(ARGS)

@@ -6,7 +6,9 @@ tests fail and say what is missing.
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +21,8 @@ from apparate_cluster import prometheus
 from support import browser, kube, node
 from support.redis import RedisServer, a_redis_server
 
-TIERS = ("redis", "prometheus", "browser", "cluster", "e2e", "gpu")
+TIERS = ("redis", "prometheus", "browser", "cluster", "e2e", "gpu", "conformance", "fuzz")
+CLIENTS = ("schemathesis", "tritonclient")
 REQUIRED = frozenset(filter(None, os.environ.get("EEM_TEST_REQUIRE", "").split(",")))
 
 
@@ -38,6 +41,12 @@ def missing(tier: str) -> str:
         import torch
 
         return "" if torch.cuda.is_available() else "no CUDA device"
+    if tier == "conformance":
+        lacks = [one for one in CLIENTS if importlib.util.find_spec(one) is None]
+        lacks += [] if shutil.which("curl") else ["curl"]
+        return f"no {', '.join(lacks)}" if lacks else ""
+    if tier == "fuzz":
+        return "" if importlib.util.find_spec("atheris") else "no atheris"
     if tier == "cluster":
         return kube.missing()
     if tier == "e2e":

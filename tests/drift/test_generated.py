@@ -31,7 +31,7 @@ def rendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return getattr(load("generate"), request.param)()  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("rendered", ["wire", "resource", "crd", "settings", "metrics", "command_line"], indirect=True)
+@pytest.mark.parametrize("rendered", ["wire", "resource", "crd", "settings", "metrics", "inference_protocol", "command_line"], indirect=True)
 def test_generated_files_are_what_the_code_says(rendered: dict[str, str]) -> None:
     stale = [n for n, text in rendered.items() if not (ROOT / n).exists() or (ROOT / n).read_text() != text]
     assert not stale, "run `make generate` and commit"

@@ -99,6 +99,13 @@ def metrics() -> dict[str, str]:
     return {f"{REFERENCE}/metrics.md": NOTE + metrics_page(services)}
 
 
+def inference_protocol() -> dict[str, str]:
+    """The worker's HTTP face as an OpenAPI document."""
+    from apparate_worker.protocol.openapi import document
+
+    return {f"{REFERENCE}/inference-protocol.openapi.json": json.dumps(document(), indent=1) + "\n"}
+
+
 def command_line() -> dict[str, str]:
     """Every subcommand with its options."""
     from reference import command_page
@@ -114,6 +121,7 @@ RENDERERS: tuple[Callable[[], dict[str, str]], ...] = (
     dashboards,
     settings,
     metrics,
+    inference_protocol,
     command_line,
 )
 

@@ -19,6 +19,7 @@ from apparate_worker.protocol.compression import WORTH_BYTES, compressed
 from apparate_worker.protocol.dataplane import Dataplane
 from apparate_worker.protocol.models import Models
 from apparate_worker.protocol.oip_json import check_change, parse, read_index, render
+from apparate_worker.protocol.openapi import document
 from apparate_worker.tracing import NOTHING, RequestTraces
 
 Scope = MutableMapping[str, Any]
@@ -28,16 +29,16 @@ Headers = list[tuple[bytes, bytes]]
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 BINARY: tuple[bytes, bytes] = (b"content-type", b"application/octet-stream")
 MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/ready|/infer|/stats)?")
-INDEX_PATH = "/v2/repository/index"
+INDEX_PATH, OPENAPI_PATH = "/v2/repository/index", "/openapi.json"
 CHANGE_PATH = re.compile(r"/v2/repository/models/([^/]+)/(load|unload)")
-FIXED_PATHS = ("/v2", "/v2/", "/v2/health/live", "/v2/health/ready", "/v2/models/stats", "/metrics")
+FIXED_PATHS = ("/v2", "/v2/", "/v2/health/live", "/v2/health/ready", "/v2/models/stats", "/metrics", OPENAPI_PATH)
 WATCH_AFTER_S = 0.05  # a shorter request is not worth a task that waits for its client to go away
 KEEP_ALIVE_S = 75  # longer than the 60 s of common load balancers, so that it is they who close
 log = get_logger(__name__)
 
 
 class HttpFace:
-    """Open Inference Protocol v2 over HTTP, and /metrics."""
+    """Open Inference Protocol v2 over HTTP, /metrics and /openapi.json."""
 
     def __init__(
         self,
@@ -80,6 +81,8 @@ class HttpFace:
             await self._send(send, 200, self._metrics(), [(b"content-type", METRICS_CONTENT_TYPE.encode())])
         elif path == "/v2/models/stats":
             await self._reply(send, 200, {"model_stats": models.statistics()})
+        elif path == OPENAPI_PATH:
+            await self._reply(send, 200, document(models.planes))
         elif path.rstrip("/") == "/v2":
             await self._reply(send, 200, models.server_metadata())
         elif path == INDEX_PATH or CHANGE_PATH.fullmatch(path):
