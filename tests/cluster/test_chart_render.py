@@ -126,7 +126,7 @@ def test_the_crd_of_the_chart_is_the_generated_one(helm: Helm) -> None:
 def test_dashboards_come_as_config_maps_to_the_last_character(helm: Helm) -> None:
     made = [d for d in helm.template() if d["kind"] == "ConfigMap"]
     found = {name: text for one in made for name, text in one["data"].items()}
-    files = {f"apparate-{path.name}": path.read_text().strip() for path in (CHART / "files/dashboards").glob("*.json")}
+    files = {f"apparate-{path.name}": path.read_text() for path in (CHART / "files/dashboards").glob("*.json")}
     assert found == files
     assert {one["metadata"]["labels"]["grafana_dashboard"] for one in made} == {"1"}
 
