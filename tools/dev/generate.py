@@ -113,6 +113,13 @@ def command_line() -> dict[str, str]:
     return {f"{REFERENCE}/cli.md": NOTE + command_page()}
 
 
+def site() -> dict[str, str]:
+    """Pages of the documentation that the chart's files make."""
+    from site_pages import alerts_page, values_page
+
+    return {f"{REFERENCE}/values.md": NOTE + values_page(), "docs/runbooks/index.md": NOTE + alerts_page()}
+
+
 RENDERERS: tuple[Callable[[], dict[str, str]], ...] = (
     wire,
     resource,
@@ -123,6 +130,7 @@ RENDERERS: tuple[Callable[[], dict[str, str]], ...] = (
     metrics,
     inference_protocol,
     command_line,
+    site,
 )
 
 

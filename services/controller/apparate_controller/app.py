@@ -152,7 +152,12 @@ async def list_plans(request: Request, namespace: Namespace, name: Name) -> list
 @router.get(
     "/v1/models/{namespace}/{name}/recording",
     response_class=Response,
-    responses={200: {"content": {"application/octet-stream": {}}}, **NOT_FOUND, **NOT_READY},
+    responses={
+        200: {"content": {"application/octet-stream": {}}},
+        409: {"model": Error, "description": "No ramp reports."},
+        **NOT_FOUND,
+        **NOT_READY,
+    },
 )
 async def download_recording(
     request: Request,
@@ -170,6 +175,10 @@ async def download_recording(
     if loop is None or recording is None:
         raise HTTPException(503, f"{namespace}/{name} is not ready: {model.problem}")
     columns, arrays = recording
+    if not columns:
+        raise HTTPException(
+            409, f"{namespace}/{name} has no active ramp, so there is nothing to record: see its decisions"
+        )
     body = await asyncio.to_thread(_npz, loop.catalog, columns, arrays)
     headers = {"content-disposition": f'attachment; filename="{namespace}-{name}.npz"'}
     return Response(body, media_type="application/octet-stream", headers=headers)

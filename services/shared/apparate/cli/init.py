@@ -40,6 +40,9 @@ def init_command(
     budget: Annotated[
         float, typer.Option(min=1e-6, max=0.5, help="Share of answers that may differ from the model's own.")
     ] = 0.01,
+    ramp_overhead: Annotated[
+        float, typer.Option(min=0.0, max=0.5, help="Share of a pass that its ramps may cost.")
+    ] = 0.02,
     force: Annotated[bool, typer.Option("--force", help="Write over a document that is there.")] = False,
 ) -> None:
     """Write a first document for a model. Asks what it cannot see, on a terminal; elsewhere it names the option."""
@@ -60,7 +63,7 @@ def init_command(
         "spec": {
             "model": model | {"source": _relative(Path(model["source"]), base)},
             "bootstrap": {"data": _relative(data or _data(folder), base)},
-            "budget": {"accuracyLoss": budget},
+            "budget": {"accuracyLoss": budget, "rampOverhead": ramp_overhead},
         },
     }
     text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=100)
