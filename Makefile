@@ -11,7 +11,7 @@ CLUSTER := PYTHONPATH=tools/cluster $(BIN)/python -m apparate_cluster
 IMAGES := PYTHONPATH=tools/images:tools/cluster $(BIN)/python -m apparate_images --links .cache/images
 TOOLS := .cache/cluster/bin# links to the built Kubernetes tools
 
-.PHONY: help setup demo docs test test-unit test-drift test-integration test-conformance fuzz test-cluster test-e2e test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-load cluster-status cluster-down images lint format generate verify check lock bench bench-operator bench-delivery bench-serving dashboards clean
+.PHONY: help setup demo docs release test test-unit test-drift test-integration test-conformance fuzz test-cluster test-e2e test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-load cluster-status cluster-down images lint format generate verify check lock bench bench-operator bench-delivery bench-serving dashboards clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,6 +97,9 @@ check: verify test ## Everything CI runs
 
 lock: setup ## Rewrite requirements.lock from pyproject.toml (UPGRADE=1 for the newest versions)
 	@tools/dev/lock.sh
+
+release: test-tools ## Wheel, chart, images, bills of materials and checksums of a version, into out/release; uploads nothing
+	@tools/dev/release.sh
 
 docs: setup ## Build the documentation's site into out/site; every link is checked
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet && echo "docs: out/site/index.html"
