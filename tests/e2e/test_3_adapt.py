@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from apparate.cli.main import run
 from support.e2e import DEMO, MODEL, PLAIN, TUTORIAL, Stage
 from support.e2e_report import Report
 from support.e2e_traffic import LEAST_AGREEMENT, Load
@@ -81,3 +82,19 @@ def test_each_thousand_answers_are_the_plain_models_but_for_the_budget(load: Loa
     load.windows_after(began, 3, within=90)
     seen = load.check(began)
     assert {one["protocol"] for one in seen.seconds} == {"http", "grpc"}
+
+
+def test_the_command_line_asks_the_controller_through_the_api_server(
+    load: Load, stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--kubeconfig", str(stage.cluster.kubeconfig), "-n", DEMO, "-o", "json"]
+    assert run(["what-if", MODEL, *where]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["records"] > 0 and len(found["answers"]) == 5, found
+    assert run(["history", MODEL, *where]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["times"] >= 1, "told by the object alone"
+    run(["doctor", *where])  # the plain model, which is scaled to nothing, is a fault to it
+    verdicts = {one["check"]: one["verdict"] for one in json.loads(capsys.readouterr().out)}
+    wanted = ("CRD", "your rights", "pods of operator", "pods of controller", "controller")
+    assert [verdicts.get(name) for name in wanted] == ["ok"] * len(wanted), verdicts
+    assert [verdict for name, verdict in verdicts.items() if name.startswith("lease ")] == ["ok"] * 2, verdicts
