@@ -10,9 +10,10 @@ import typer
 
 from apparate.cli.errors import BAD_INPUT, CommandError
 from apparate.cli.output import Format, Output, show
+from apparate.cli.places import choose
 from apparate.cli.status import per_cent
 from apparate.cli.tables import table
-from apparate.cli.target import Context, Json, Kubeconfig, Name, Namespace, Target, Url, choose, key_of
+from apparate.cli.target import Context, Json, Kubeconfig, Name, Namespace, Target, Url, key_of
 
 BUDGETS = (0.0025, 0.005, 0.01, 0.02, 0.05)
 MOST_BUDGETS = 16  # that the controller answers at once

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from apparate.cli.output import Format, Output, show
+from apparate.cli.places import choose
 from apparate.cli.tables import table
-from apparate.cli.target import Context, Kubeconfig, Name, Namespace, Url, choose, key_of
+from apparate.cli.target import Context, Kubeconfig, Name, Namespace, Url, key_of
 
 
 def plan_command(

@@ -9,33 +9,21 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata, util
 from typing import Annotated
 
 import typer
 
+from apparate.cli.doctor_cluster import of_the_cluster
 from apparate.cli.errors import FAILED, CommandError
+from apparate.cli.findings import FAIL, OK, SKEW_S, WARN, Found, of_readiness
 from apparate.cli.main import PLUGIN
 from apparate.cli.output import Format, Output, show
 from apparate.cli.tables import table
 from apparate.cli.target import DEFAULT_URL, Context, Json, Kubeconfig, Namespace, Url
 
-SKEW_S = 2.0  # clocks further apart make times of decisions and leases misleading
 TIMEOUT_S = 5.0
-OK, WARN, FAIL = "ok", "warn", "fail"
-
-
-@dataclass(frozen=True)
-class Found:
-    """What one check found."""
-
-    check: str
-    verdict: str
-    """ok, warn: it works, and not as it should; fail."""
-    told: str
-    next: str = ""
-    """What to do about it."""
 
 
 def doctor_command(
@@ -51,8 +39,6 @@ def doctor_command(
 ) -> None:
     """Look for the usual faults: of this machine and local mode, or of a cluster. Changes nothing."""
     if ctx.find_root().info_name == PLUGIN or namespace or context or kubeconfig:
-        from apparate.cli.doctor_cluster import of_the_cluster
-
         found = list(of_the_cluster(namespace, context, kubeconfig))
     else:
         found = [*of_this_machine(), *of_the_controller(url or DEFAULT_URL)]
@@ -102,16 +88,6 @@ def of_the_controller(url: str) -> Iterator[Found]:
         )
         return
     yield from of_readiness(body)
-
-
-def of_readiness(body: Json) -> Iterator[Found]:
-    """What a controller's /readyz says."""
-    problems = body.get("problems") or {}
-    for what, why in problems.items():
-        failing = body.get("status") != "ok"
-        yield Found(f"controller: {what or 'itself'}", FAIL if failing else WARN, str(why))
-    if not problems:
-        yield Found("controller", OK, "reads feedback and can publish plans")
 
 
 def of_clock(where: str, date: str, began: float, ended: float) -> Iterator[Found]:

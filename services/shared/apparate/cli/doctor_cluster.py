@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from apparate.cli.doctor import FAIL, OK, SKEW_S, WARN, Found, of_readiness
 from apparate.cli.errors import CommandError
+from apparate.cli.findings import FAIL, OK, SKEW_S, WARN, Found, of_readiness
 from apparate.cli.target import Json, key_of
 from apparate.cli.target_cluster import ClusterTarget
 from apparate.contract.definition import NAME, PATH, lacking

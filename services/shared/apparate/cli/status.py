@@ -9,8 +9,9 @@ from typing import Any
 import typer
 
 from apparate.cli.output import Format, Output, show
+from apparate.cli.places import choose
 from apparate.cli.tables import table
-from apparate.cli.target import Context, Everywhere, Kubeconfig, Name, Namespace, Url, choose, key_of
+from apparate.cli.target import Context, Everywhere, Kubeconfig, Name, Namespace, Url, key_of
 
 UNREMARKABLE = ("NoTraffic", "NotEnoughFeedback")  # reasons for which a condition is not known though all is well
 COLUMNS = ("model", "plan", "on it", "ramps", "exits", "loss", "saving", "window")

@@ -7,9 +7,6 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from apparate.cli.errors import BAD_INPUT, CommandError
-from apparate.cli.main import PLUGIN
-
 Json = dict[str, Any]
 DEFAULT_URL = "http://127.0.0.1:8070"  # where `apparate serve` puts the controller
 
@@ -52,23 +49,6 @@ class Target(Protocol):
 
     def fetched(self, key: str, question: str) -> bytes:
         """The same, for answers that are no JSON."""
-
-
-def choose(
-    ctx: typer.Context, url: str, namespace: str, context: str, kubeconfig: str, everywhere: bool = False
-) -> Target:
-    """The cluster when the command is kubectl's plugin or an option names one, else the controller at `url`."""
-    in_cluster = bool(namespace or context or kubeconfig or everywhere)
-    if ctx.find_root().info_name == PLUGIN or in_cluster:
-        given = ctx.get_parameter_source("url")
-        if in_cluster and given is not None and given.name == "COMMANDLINE":
-            raise CommandError("--url is for local mode: leave it away, or the options of a cluster", BAD_INPUT)
-        from apparate.cli.target_cluster import ClusterTarget
-
-        return ClusterTarget.connect(namespace, context, kubeconfig, everywhere)
-    from apparate.cli.target_local import LocalTarget
-
-    return LocalTarget(url or DEFAULT_URL)
 
 
 def token() -> dict[str, str]:
