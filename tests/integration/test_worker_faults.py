@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import threading
 import time
 
 import grpc
@@ -16,6 +15,7 @@ from apparate.plan import Plan
 from apparate_worker import liveness
 from apparate_worker.heartbeat import Heartbeat
 from support.eventually import eventually_async
+from support.held import Held, after_warm_up
 from support.infer import URL, ask, client, json_body, message, stub
 from support.models import a_prepared_model, a_worker, filled, items, only
 
@@ -34,35 +34,6 @@ async def served(prepared, **options):
 def poisoned(k, value):
     if k == 1 and (value.abs() > 1e5).any():
         raise RuntimeError("this value is poison")
-
-
-class Held:
-    """A hook that keeps passes in segment 0 until `let_go`; a second pass is held again."""
-
-    def __init__(self, k=0):
-        self.k, self.entered, self._free = k, threading.Semaphore(0), threading.Semaphore(0)
-
-    def __call__(self, k, value):
-        if k == self.k:
-            self.entered.release()
-            assert self._free.acquire(timeout=20)
-
-    def let_go(self, passes=1):
-        self._free.release(passes)
-
-    async def running(self):
-        assert await asyncio.to_thread(self.entered.acquire, True, 10)
-
-
-def after_warm_up(hook):
-    """The hook, once the returned dictionary says so: warming up must not be held or poisoned."""
-    switch = {"on": False}
-
-    def switched(k, value):
-        if switch["on"]:
-            hook(k, value)
-
-    return switched, switch
 
 
 def no_unpoison(k, value):

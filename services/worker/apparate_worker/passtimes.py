@@ -11,6 +11,7 @@ import numpy as np
 from apparate.catalog import RampCatalog
 
 UP, DOWN = 1.08, 0.98  # a step up is four of those down: the estimate settles where four of five passes are shorter
+FAR, IN_A_ROW = 2.0, 3  # so many passes in a row, each so many times off: the estimate is wrong, and moves by that much
 FREE = 1.02  # a larger size that takes at most so much longer costs nothing
 
 
@@ -29,7 +30,7 @@ class PassTimes:
             raise ValueError(f"the profile is {list(profile_s)!r:.80}, must have a positive time for one row and more")
         self._profile = list(profile_s)
         self._measured = [0.0] * len(self._profile)
-        self._scale, self._last = 1.0, (1, math.inf)
+        self._scale, self._last, self._far = 1.0, (1, math.inf), 0
 
     @classmethod
     def of_catalog(cls, catalog: RampCatalog, most: int) -> PassTimes:
@@ -51,6 +52,9 @@ class PassTimes:
         """Note a pass."""
         before = self.of(rows)
         step = UP if seconds > before else DOWN
+        self._far = self._far + 1 if seconds > FAR * before or seconds * FAR < before else 0
+        if self._far >= IN_A_ROW:
+            step = FAR if seconds > before else 1 / FAR
         self._measured[rows] = after = before * step
         self._scale, self._last = after / self._profile[rows], (rows, after)
 
