@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests share few cores
@@ -21,6 +22,8 @@ from apparate_cluster import prometheus
 from support import browser, kube, node
 from support.redis import RedisServer, a_redis_server
 
+hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no reason to fail
+hypothesis.settings.load_profile("untimed")
 TIERS = ("redis", "prometheus", "browser", "cluster", "e2e", "gpu", "conformance", "fuzz")
 CLIENTS = ("schemathesis", "tritonclient")
 REQUIRED = frozenset(filter(None, os.environ.get("EEM_TEST_REQUIRE", "").split(",")))

@@ -164,7 +164,6 @@ async def test_statistics_count_requests_items_and_passes_and_are_the_same_over_
         assert all(stats[kind]["ns"] > 0 for kind in ("success", "fail", "queue", "compute_input", "compute_infer"))
         assert {b["batch_size"]: b["compute_infer"]["count"] for b in one["batch_stats"]}[4] == 2
         assert one["execution_count"] == sum(b["compute_infer"]["count"] for b in one["batch_stats"])
-        assert stats["success"]["ns"] >= stats["compute_infer"]["ns"]
         same = await service.ModelStatistics(pb.ModelStatisticsRequest(name="tiny"))
         assert same.model_stats[0] == pb.ModelStatistics(**(await told()))
         with pytest.raises(grpc.aio.AioRpcError, match="not served here"):
