@@ -167,3 +167,17 @@ async def test_a_collector_that_is_gone_costs_no_request(monkeypatch: pytest.Mon
             await asyncio.sleep(0.05)
     assert gone is not None
     await asyncio.to_thread(gone.shutdown)
+
+
+async def test_a_traced_answer_is_an_example_in_the_latency_that_openmetrics_shows(
+    collector: Receiver, traced: Tracing
+) -> None:
+    async with a_worker(tracing=traced, **NONE) as (_, http, _), client(http) as c:
+        await c.post(URL, json=json_body(items(1)), headers=CALLER)
+        await one_request(collector)
+        wanted = await c.get("/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0"})
+        plain = await c.get("/metrics")
+    assert wanted.headers["content-type"].startswith("application/openmetrics-text")
+    shown = [line for line in wanted.text.splitlines() if f'# {{trace_id="{TRACE}"}}' in line]
+    assert len(shown) == 1 and shown[0].startswith("apparate_release_seconds_bucket{")
+    assert TRACE not in plain.text and plain.headers["content-type"].startswith("text/plain")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,16 +67,17 @@ class Meter:
     def _one(self, name: str, **labels: str) -> Any:
         return self._telemetry(name, **self._labels, **labels)
 
-    def passed(self, done: Pass) -> None:
-        """Count a pass and the answers that left it."""
+    def passed(self, done: Pass, traces: Sequence[str] = ()) -> None:
+        """Count a pass and the answers that left it. traces: the trace of each answer, empty where there is none."""
         self._batch.observe(len(done.exits))
         self._pass.observe(done.service_s)
         for seconds in done.queued_s.tolist():
             self._queue.observe(seconds)
         released = done.released_s.tolist()
         later = self._plain_times.later_s(done.plan.active, len(released))
-        for ramp, seconds in zip(done.exits.tolist(), released, strict=True):
-            self._release[ramp].observe(seconds)
+        examples = [{"trace_id": trace} if trace else None for trace in traces] or [None] * len(released)
+        for ramp, seconds, example in zip(done.exits.tolist(), released, examples, strict=True):
+            self._release[ramp].observe(seconds, example)
             self._plain[ramp].observe(seconds + later[ramp])
             self._exits[ramp].inc()
         self._forced.inc(forced(done))

@@ -41,7 +41,7 @@ from apparate_worker.protocol.dataplane import VERSION, Dataplane
 from apparate_worker.protocol.tensors import BYTES, DTYPES
 from apparate_worker.serving import TAIL_BATCHES, Serving
 from apparate_worker.settings import WorkerSettings
-from apparate_worker.tracing import RequestTraces
+from apparate_worker.tracing import RequestTraces, traces_of
 
 REFUSED_CHARS = 300  # of why a plan is refused, in a heartbeat and from there in the status
 EARLY_SHADOW_COST = 0.1  # share of the passes' time that shadows may take while no exit has been open
@@ -248,7 +248,7 @@ class Served:
                 log.warning("the model is not cut at the open exits, answers leave later", error=words_of(error))
 
     def _passed(self, done: Pass) -> None:
-        self.meter.passed(done)
+        self.meter.passed(done, traces_of(done) if self._traces is not None else ())
         self.dataplane.statistics.passed(done)
         if self._traces is not None:
             self._traces.passed(done)

@@ -86,6 +86,12 @@ def agrees(done: Pass, row: int) -> bool:
     return ramp == FINAL or not done.whole or bool(done.labels[ramp][row] == done.final_labels[row])
 
 
+def traces_of(done: Pass) -> list[str]:
+    """The id of each row's trace, empty where there is none."""
+    spans = (item.request.trace for item in done.items)
+    return [f"{span.get_span_context().trace_id:032x}" if span is not None else "" for span in spans]
+
+
 def trace_of(done: Pass) -> str:
     """The W3C traceparent of one of a pass's requests, for its feedback; empty when none is traced."""
     return next((traceparent(item.request.trace) for item in done.items if item.request.trace is not None), "")

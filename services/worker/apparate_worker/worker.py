@@ -214,13 +214,13 @@ class Worker:
         self.lost = self.lost or why
         self.failed.set()
 
-    def _metrics(self) -> bytes:
+    def _metrics(self, accept: str) -> tuple[bytes, str]:
         ready = self.models.ready()
         for one in self.served.values():
             one.measure(ready=ready)
         for one in list(self.served.values())[:1]:
             one.meter.gpu(gpu.memory(self._device))
-        return self._telemetry.render()
+        return self._telemetry.render_for(accept)
 
 
 def _listen(host: str, port: int) -> socket.socket:

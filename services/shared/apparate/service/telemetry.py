@@ -20,7 +20,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, choose_encoder
 
 from apparate.contract.metrics import Metric
 
@@ -70,6 +70,11 @@ class Telemetry:
     def render(self) -> bytes:
         """The text exposition for /metrics."""
         return generate_latest(self.registry)
+
+    def render_for(self, accept: str) -> tuple[bytes, str]:
+        """The exposition that who sends this Accept header wants, and its content type. OpenMetrics has exemplars."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
 
 
 class Sparsely:

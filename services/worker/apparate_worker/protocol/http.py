@@ -12,7 +12,7 @@ import orjson
 import uvicorn
 
 from apparate.service.http import Http
-from apparate.service.telemetry import METRICS_CONTENT_TYPE, Faults, get_logger
+from apparate.service.telemetry import Faults, get_logger
 from apparate_worker.errors import NotReady, TooLarge, WorkerError
 from apparate_worker.protocol.bodies import ClientGone, Receive, drain, read_body, read_head
 from apparate_worker.protocol.compression import WORTH_BYTES, compressed
@@ -45,7 +45,7 @@ class HttpFace:
         models: Models,
         *,
         max_body_bytes: int,
-        metrics: Callable[[], bytes],
+        metrics: Callable[[str], tuple[bytes, str]],
         traces: RequestTraces | None = None,
     ) -> None:
         self._models, self._max_body_bytes, self._metrics = models, max_body_bytes, metrics
@@ -59,7 +59,7 @@ class HttpFace:
             if scope["method"] == "POST":
                 await self._post(scope, receive, send)
             elif scope["method"] in ("GET", "HEAD"):  # the server leaves out the body of an answer to HEAD
-                await self._get(scope["path"], send)
+                await self._get(scope, send)
             else:
                 await self._reply(
                     send, 405, {"error": f"method {scope['method']} is not allowed"}, [(b"allow", b"GET, HEAD, POST")]
@@ -69,8 +69,8 @@ class HttpFace:
         except WorkerError as error:
             await self._refuse(send, error)
 
-    async def _get(self, path: str, send: Send) -> None:
-        models = self._models
+    async def _get(self, scope: Scope, send: Send) -> None:
+        path, models = scope["path"], self._models
         if path == "/v2/health/live":
             live = models.live()
             await self._reply(send, 200 if live else 503, {"live": live})
@@ -78,7 +78,9 @@ class HttpFace:
             ready = models.ready()
             await self._reply(send, 200 if ready else 503, {"ready": ready})
         elif path == "/metrics":
-            await self._send(send, 200, self._metrics(), [(b"content-type", METRICS_CONTENT_TYPE.encode())])
+            accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
+            page, content_type = self._metrics(accept)
+            await self._send(send, 200, page, [(b"content-type", content_type.encode())])
         elif path == "/v2/models/stats":
             await self._reply(send, 200, {"model_stats": models.statistics()})
         elif path == OPENAPI_PATH:
