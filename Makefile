@@ -11,7 +11,7 @@ CLUSTER := PYTHONPATH=tools/cluster $(BIN)/python -m apparate_cluster
 IMAGES := PYTHONPATH=tools/images:tools/cluster $(BIN)/python -m apparate_images --links .cache/images
 TOOLS := .cache/cluster/bin# links to the built Kubernetes tools
 
-.PHONY: help setup demo docs release test test-unit test-drift test-integration test-conformance fuzz test-cluster test-e2e test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-load cluster-status cluster-down images lint format generate verify check lock bench bench-operator bench-delivery bench-serving dashboards clean
+.PHONY: help setup demo docs release test test-unit test-drift test-integration test-conformance fuzz test-cluster test-e2e test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-load cluster-status cluster-down images lint format generate verify check lock bench bench-batching bench-operator bench-delivery bench-serving dashboards clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,6 +115,9 @@ bench-operator: test-tools ## The operator with 1,000 models on a real API serve
 
 dashboards: test-tools ## Look at the dashboards without a Grafana: a real run, drawn page by page (ARGS="--prometheus URL")
 	PYTHONPATH=tools/dashboards:tools/cluster:tests $(BIN)/python -m apparate_dashboards $(ARGS)
+
+bench-batching: setup ## Batching policies under bursts, on a virtual clock (ARGS="--seconds 60")
+	PYTHONPATH=tests $(BIN)/python tools/bench/batching.py $(ARGS)
 
 bench-delivery: test-tools ## From a decision to the plan in force at workers, through a real API server
 	PYTHONPATH=tests:tools/cluster $(BIN)/python tools/bench/plan_delivery.py $(ARGS)
