@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from apparate.catalog import RampCatalog
 
 UP, DOWN = 1.08, 0.98  # a step up is four of those down: the estimate settles where four of five passes are shorter
 FAR, IN_A_ROW = 2.0, 3  # so many passes in a row, each so many times off: the estimate is wrong, and moves by that much
-FREE = 1.02  # a larger size that takes at most so much longer costs nothing
 
 
 class PassTimes:
@@ -62,17 +60,3 @@ class PassTimes:
         """Seconds to run `items` in passes of at most `most` rows."""
         whole, rest = divmod(items, most)
         return whole * self.of(most) + (self.of(rest) if rest else 0.0)
-
-
-def padded_sizes(catalog: RampCatalog, most: int, *, pads: bool) -> list[int]:
-    """[most + 1] rows that a pass of so many requests is filled up to.
-
-    pads: whether the device gains by meeting few different sizes; else each stays as it is. Then a pass takes the next
-    profiled size, where the profile says that it takes no longer than the one below.
-    """
-    sizes, found = [size for size in catalog.batch_sizes if size <= most], list(range(most + 1))
-    for below, size in pairwise(sizes):
-        at = catalog.batch_sizes.index(size)
-        if pads and catalog.full_ms[at] <= FREE * catalog.full_ms[at - 1]:
-            found[below + 1 : size] = [size] * (size - below - 1)
-    return found

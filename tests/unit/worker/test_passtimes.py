@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from apparate.catalog import RampCatalog
-from apparate_worker.passtimes import PassTimes, padded_sizes
+from apparate_worker.passtimes import PassTimes
 
 
 def a_catalog(sizes, full_ms):
@@ -67,9 +67,3 @@ def test_many_items_take_whole_batches_and_a_rest():
 def test_a_profile_that_cannot_be_true_is_refused(profile):
     with pytest.raises(ValueError, match="positive"):
         PassTimes(profile)
-
-
-def test_passes_are_padded_to_a_profiled_size_that_costs_nothing_and_only_where_the_device_gains():
-    catalog = a_catalog((1, 2, 4, 8), [5.0, 5.0, 5.05, 9.0])
-    assert padded_sizes(catalog, 8, pads=True) == [0, 1, 2, 4, 4, 5, 6, 7, 8]
-    assert padded_sizes(catalog, 8, pads=False) == list(range(9))
