@@ -98,9 +98,10 @@ class WorkerGuard:
         """Take the outcome of a pass in order of release: True for an early answer that disagrees with the model's.
 
         share: probability with which the pass was drawn to be checked. Right answers are booked some at a time, in the
-        same order; that changes nothing but when exits open again, and when fewer passes are checked again.
+        same order; that changes nothing but when exits open again.
         """
-        if not any(wrong) and self._right + len(wrong) < BOOK_AT:
+        doubts = self._kept.share < 1.0 and self._guard.monitor.doubts  # while all are checked, which is to end soon
+        if not any(wrong) and self._right + len(wrong) < BOOK_AT and not doubts:
             self._right += len(wrong)
             return self.state
         return self._book(wrong, share)
