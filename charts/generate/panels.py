@@ -18,7 +18,7 @@ RATE = "[$__rate_interval]"
 NAMESPACE = 'namespace=~"$namespace"'
 MODEL = f'{NAMESPACE}, model=~"$model"'
 HEIGHTS = {"stat": 4, "table": 8, "timeseries": 8, "cdf": 8}
-ROW_WIDTH = 24
+EXAMPLES = "apparate_release_seconds_bucket"  # has trace ids, where requests are traced
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,8 @@ def _target(query: Query, ref: str, kind: str) -> Any:
     made = prometheus.Dataquery().expr(query.expr).ref_id(ref).datasource(DATASOURCE)
     if kind in ("table", "cdf"):
         return made.instant().format(PromQueryFormat.TABLE)
-    return made.range().legend_format(query.legend or "__auto")
+    made = made.range().legend_format(query.legend or "__auto")
+    return made.exemplar(True) if EXAMPLES in query.expr and kind == "timeseries" else made
 
 
 def _steps(limits: tuple[float, ...]) -> Any:

@@ -126,7 +126,7 @@ EXITS = (
     ),
     Panel(
         "Left early",
-        "Share of answers that left at a ramp: of the answers, and what the window says of the plan in force.",
+        "Share of answers that left at a ramp: of those of now, and of all in the window.",
         "percentunit",
         (
             Query(early("sum", MODEL), "answers"),

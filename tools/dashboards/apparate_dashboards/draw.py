@@ -10,6 +10,7 @@ from typing import Any
 import matplotlib
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from PIL import Image
 
 from apparate_dashboards.pages import Drawn, Page, Series, Span
 
@@ -19,7 +20,8 @@ INCHES_WIDE, INCHES_OF_ROW, DPI = 15.0, 0.34, 62
 MARGIN = 0.03
 LEGEND_MOST = 7
 ROWS_MOST = 8
-MOST_CHARACTERS = 24
+CHARACTERS_OF_COLUMN = 7  # of the dashboard, of which it has 24
+COLORS_KEPT = 96
 COLORS = plt.colormaps["tab10"].colors  # type: ignore[attr-defined]
 
 
@@ -42,6 +44,8 @@ def draw(page: Page, span: Span, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     plt.close(figure)
+    with Image.open(path) as drawn:
+        drawn.convert("RGB").quantize(COLORS_KEPT).save(path, optimize=True)  # a third of the size
 
 
 def _panel(axes: Axes, one: Drawn, page: Page, span: Span) -> None:
@@ -143,7 +147,8 @@ def _table(axes: Axes, one: Drawn) -> None:
             rows.setdefault(key, {})[column] = text_of(s.values[0], unit)
     labels = sorted({k for key in rows for k, _ in key})
     cells = [[dict(key).get(k, "") for k in labels] + [row.get(c, "") for c in columns] for key, row in rows.items()]
-    cells = [[cell[:MOST_CHARACTERS] for cell in row] for row in sorted(cells)][:ROWS_MOST]
+    fits = CHARACTERS_OF_COLUMN * one.panel["gridPos"]["w"] // (len(labels) + len(columns))
+    cells = [[cell[:fits] for cell in row] for row in sorted(cells)][:ROWS_MOST]
     table = axes.table(cells, colLabels=[*labels, *columns], loc="upper left", cellLoc="left", edges="horizontal")
     table.auto_set_font_size(False)
     table.set_fontsize(8)
@@ -174,7 +179,7 @@ def text_of(value: float, unit: str) -> str:
     if not math.isfinite(value):
         return "-"
     if unit == "percentunit":
-        return f"{value:.1%}" if abs(value) < 0.1 else f"{value:.0%}"
+        return f"{value:.1%}" if abs(value) < 0.1 or 0.9 < value < 1 else f"{value:.0%}"
     if unit == "bool_yes_no":
         return "yes" if value else "no"
     if unit == "s":

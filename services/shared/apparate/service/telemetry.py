@@ -34,7 +34,7 @@ class Telemetry:
     """The metric objects of one process, by name, in a registry of its own; and the library's process_*."""
 
     def __init__(self, metrics: tuple[Metric, ...], constant: dict[str, str] | None = None) -> None:
-        disable_created_metrics()  # each counter would have a second series, which nobody looks at
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series of each counter, for nobody
         self.registry = CollectorRegistry()
         self._constant = constant or {}
         self._labels = {m.name: m.labels for m in metrics}
