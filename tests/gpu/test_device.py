@@ -15,12 +15,13 @@ import torch
 from apparate.contract.document import load_documents
 from apparate.feedback import FINAL
 from apparate.plan import Plan
-from apparate_worker.batching import Batcher, Pending
+from apparate_worker.batching import Batcher
 from apparate_worker.device import DeviceThread
 from apparate_worker.engine import Engine, Schedule, link_to, warm_up
 from apparate_worker.errors import NotReady
 from apparate_worker.guard import WorkerGuard
 from apparate_worker.model.store import load_prepared
+from apparate_worker.pending import Pending
 from apparate_worker.serving import Serving
 from support.models import X, items, write_prepared
 

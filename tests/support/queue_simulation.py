@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from apparate_worker.admission import HIGH, LOW
-from apparate_worker.batching import Batcher, Item, Pending
+from apparate_worker.batching import Batcher
 from apparate_worker.errors import Overloaded
 from apparate_worker.passtimes import PassTimes
+from apparate_worker.pending import Item, Pending
 from apparate_worker.policies import Aimd, Deadline, Policy, SizeAge
 
 POLICIES = ("sizeAge", "aimd", "deadline")

@@ -11,7 +11,8 @@ from apparate_worker.passtimes import PassTimes
 from apparate_worker.pressure import Pressure, Stage
 
 if TYPE_CHECKING:
-    from apparate_worker.batching import Line, Pending
+    from apparate_worker.line import Line
+    from apparate_worker.pending import Pending
 
 HIGH, LOW = 0, 1
 CLASSES = ("high", "low")

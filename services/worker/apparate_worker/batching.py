@@ -7,195 +7,22 @@ large it is, is the policy's business (`policies.py`); who may wait is that of `
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
-import numpy.typing as npt
-
-from apparate.contract.resource import TensorSpec
-from apparate.feedback import FINAL
-from apparate.plan import newest
 from apparate_worker.admission import HIGH, LOW, LOW_ONE_IN, Admission
 from apparate_worker.errors import NotReady, WorkerError
+from apparate_worker.line import Line
 from apparate_worker.passtimes import PassTimes
+from apparate_worker.pending import Item, Pending
 from apparate_worker.policies import Policy, SizeAge
 from apparate_worker.pressure import Pressure, Stage
-from apparate_worker.release import Limits
 
-Array = npt.NDArray[Any]
-ALIGNMENT = 64  # bytes
-SWEEP_ABOVE = 64  # dropped requests that may stay in a queue before it is rebuilt; they hold their tensors
 LOW_SHARE = 0.5  # of the queue that the low class may fill
 WANTED_S = 1.0  # where nobody has said: when several models want the device, one with an objective goes first
 UNKNOWN_S = 1e-3  # of a pass per row, where nobody has measured
-
-
-class Pending:
-    """One request on its way: its items, and the answers that have come so far.
-
-    `future` belongs to the event loop and becomes ready when every item has its answer.
-    """
-
-    __slots__ = (
-        "arrived",
-        "count",
-        "deadline",
-        "dropped",
-        "exits",
-        "future",
-        "inputs",
-        "labels",
-        "left",
-        "limits",
-        "logits",
-        "priority",
-        "revision",
-        "taken",
-        "trace",
-    )
-
-    def __init__(
-        self,
-        inputs: Mapping[str, Array],
-        count: int,
-        future: asyncio.Future[None],
-        arrived: float,
-        *,
-        priority: int = HIGH,
-        deadline: float = math.inf,
-    ) -> None:
-        """priority: HIGH or LOW. deadline: an answer is of no use after it, on the clock of `arrived`; a timer of the
-        caller drops the request then."""
-        self.inputs, self.count, self.future, self.arrived = inputs, count, future, arrived
-        self.priority, self.deadline = priority, deadline
-        self.taken = 0
-        """Items that the device has; written under the batcher's lock."""
-        self.dropped = False
-        self.left = count
-        self.logits: Array | None = None
-        self.labels = np.zeros(count, np.int64)
-        self.exits = np.full(count, FINAL, np.int32)
-        self.revision = 0
-        self.limits: Limits | None = None
-        """How far it lets early exits go, where that is less than the plan does."""
-        self.trace: Any = None
-        """Its span, when it is traced."""
-
-    def answer(self, index: int, logits: Array, label: int, ramp: int, revision: int) -> None:
-        """Take the answer of one item. Event loop only."""
-        if self.future.done():
-            return
-        if self.logits is None:
-            self.logits = np.empty((self.count, len(logits)), np.float32)
-        self.logits[index] = logits
-        self.labels[index], self.exits[index] = label, ramp
-        self.revision = newest(self.revision, revision)
-        self.left -= 1
-        if not self.left:
-            self.future.set_result(None)
-
-    def fail(self, error: WorkerError) -> None:
-        """The request gets `error` for an answer, unless it has one. Event loop only."""
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One row of one request."""
-
-    request: Pending
-    index: int
-
-
-class Line:
-    """Requests of one class in order of arrival, each until its last item is taken. Used under the batcher's lock."""
-
-    __slots__ = ("gone", "most", "requests", "waiting")
-
-    def __init__(self, most: int) -> None:
-        self.requests: deque[Pending] = deque()
-        self.most, self.waiting = most, 0
-        """Items: how many may wait, and how many do."""
-        self.gone = 0
-        """Requests among `requests` that were dropped."""
-
-    def drop(self, request: Pending) -> int:
-        """Forget what still waits of a request; how many items that was."""
-        left = request.count - request.taken
-        request.dropped = True
-        if left:
-            self.waiting -= left
-            self.gone += 1
-            if self.gone > SWEEP_ABOVE + len(self.requests) - self.gone:
-                self.requests = deque(one for one in self.requests if not one.dropped)
-                self.gone = 0
-        return left
-
-    def head(self) -> Pending | None:
-        """The oldest request."""
-        requests = self.requests
-        while requests and requests[0].dropped:
-            requests.popleft()
-            self.gone -= 1
-        return requests[0] if requests else None
-
-    def take(self, rows: int, into: list[Item]) -> None:
-        """Append up to `rows` items."""
-        requests, before = self.requests, len(into)
-        room = rows
-        while room > 0 and requests:
-            request = requests[0]
-            if request.dropped:
-                self.gone -= 1
-            elif request.count == 1:
-                request.taken = 1
-                into.append(Item(request, 0))
-                room -= 1
-            else:
-                first = request.taken
-                last = request.taken = min(first + room, request.count)
-                into.extend([Item(request, i) for i in range(first, last)])
-                room -= last - first
-                if last < request.count:
-                    break
-            requests.popleft()
-        self.waiting -= len(into) - before
-
-    def deadlines(self, rows: int, wanted_s: float, into: list[float]) -> None:
-        """Append when answers of the next `rows` items are wanted: at their deadline, or `wanted_s` after arrival."""
-        most = len(into) + rows
-        for request in self.requests:
-            if len(into) >= most:
-                break
-            if not request.dropped:
-                items = min(request.count - request.taken, most - len(into))
-                into += [min(request.deadline, request.arrived + wanted_s)] * items
-
-    def newest(self, items: int) -> list[Pending]:
-        """Requests, newest first, that have so many items together and have not begun; empty when there are fewer."""
-        found, short = [], items
-        for request in reversed(self.requests):
-            if short <= 0 or request.taken:
-                break
-            if not request.dropped:
-                found.append(request)
-                short -= request.count
-        return found if short <= 0 else []
-
-    def clear(self) -> list[Pending]:
-        """Forget all; those that were waiting."""
-        left = [request for request in self.requests if not request.dropped]
-        self.requests.clear()
-        self.waiting = self.gone = 0
-        return left
 
 
 class Batcher:
@@ -398,34 +225,3 @@ class Batcher:
             self._waiting = 0
             self._changed.notify()
         return left
-
-
-def stack(items: Sequence[Item], specs: Sequence[TensorSpec]) -> dict[str, Array]:
-    """One array [N, ...] for each input; shorter items are filled up to the longest with the input's pad value."""
-    found: dict[str, Array] = {}
-    for spec in specs:
-        rows = [item.request.inputs[spec.name][item.index] for item in items]
-        shape = rows[0].shape
-        if all(row.shape == shape for row in rows):
-            batch = aligned((len(rows), *shape), rows[0].dtype)
-            for i, row in enumerate(rows):
-                batch[i] = row
-        else:
-            longest = tuple(max(sizes) for sizes in zip(*(row.shape for row in rows), strict=True))
-            batch = aligned((len(rows), *longest), rows[0].dtype)
-            batch.fill(spec.pad)
-            for i, row in enumerate(rows):
-                batch[i][tuple(map(slice, row.shape))] = row
-        found[spec.name] = batch
-    return found
-
-
-def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array without content, on the boundary that torch gives its own tensors.
-
-    numpy's is 16 bytes, and the same product on another alignment may differ in its last bit.
-    """
-    size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + ALIGNMENT, np.uint8)
-    start = -memory.__array_interface__["data"][0] % ALIGNMENT
-    return memory[start : start + size].view(dtype).reshape(shape)

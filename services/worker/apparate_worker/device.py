@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from apparate.service.telemetry import get_logger
-from apparate_worker.batching import Item
 from apparate_worker.errors import NotReady, WorkerError
 from apparate_worker.liveness import stack_of
+from apparate_worker.pending import Item
 from apparate_worker.scheduler import Scheduler
 from apparate_worker.serving import Serving, fail
 from apparate_worker.shortway import ShortWay

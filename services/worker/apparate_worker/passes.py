@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from apparate.feedback import FINAL
 from apparate.plan import Plan
-from apparate_worker.batching import Item
 from apparate_worker.engine import Engine, Journey
+from apparate_worker.pending import Item
 from apparate_worker.release import Release
 
 Array = npt.NDArray[Any]

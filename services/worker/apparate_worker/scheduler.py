@@ -23,7 +23,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from apparate_worker.batching import Batcher, Item
+from apparate_worker.batching import Batcher
+from apparate_worker.pending import Item
 
 SHARE_S = 2.0  # time over which shares of the device are looked at
 STARVED = 0.5  # part of its share below which a late model goes first

@@ -14,13 +14,14 @@ import numpy.typing as npt
 from apparate.contract.resource import TensorSpec
 from apparate.feedback import FINAL
 from apparate.service.telemetry import Faults, get_logger
-from apparate_worker.batching import Batcher, Item, stack
+from apparate_worker.batching import Batcher
 from apparate_worker.compact import Compact
 from apparate_worker.engine import Engine, Output, Schedule
 from apparate_worker.errors import InferenceFailed, WorkerError, words_of
 from apparate_worker.guard import WorkerGuard
 from apparate_worker.liveness import Health, is_fatal
 from apparate_worker.passes import Flight, Parked, Pass
+from apparate_worker.pending import Item, stack
 from apparate_worker.pressure import Stage
 from apparate_worker.release import scores
 

@@ -6,9 +6,10 @@ import math
 import pytest
 
 from apparate_worker.admission import HIGH, LOW, LOW_ONE_IN, class_of
-from apparate_worker.batching import Batcher, Pending
+from apparate_worker.batching import Batcher
 from apparate_worker.errors import InvalidRequest, LowClassShed, QueueFull, WouldBeLate
 from apparate_worker.passtimes import PassTimes
+from apparate_worker.pending import Pending
 from apparate_worker.policies import Deadline, SizeAge
 from apparate_worker.pressure import Stage
 

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from apparate.contract.resource import TensorSpec
 from apparate.plan import MAX_REVISION
-from apparate_worker.batching import ALIGNMENT, SWEEP_ABOVE, Batcher, Item, Pending, aligned, stack
+from apparate_worker.batching import Batcher
 from apparate_worker.errors import InvalidRequest, NotReady, QueueFull
+from apparate_worker.line import SWEEP_ABOVE
+from apparate_worker.pending import ALIGNMENT, Item, Pending, aligned, stack
 
 
 class Clock:

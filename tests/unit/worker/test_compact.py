@@ -14,7 +14,7 @@ from apparate.contract.wire import decode_feedback, encode_feedback
 from apparate.feedback import FINAL, FeedbackBatch
 from apparate.plan import Plan
 from apparate.service.telemetry import Telemetry
-from apparate_worker.batching import Batcher, Item, Pending
+from apparate_worker.batching import Batcher
 from apparate_worker.compact import Compact, partings
 from apparate_worker.device import DeviceThread
 from apparate_worker.engine import CpuLink, Engine, Schedule
@@ -23,6 +23,7 @@ from apparate_worker.feedback import Identity, Reporter
 from apparate_worker.guard import Promise, WorkerGuard
 from apparate_worker.metering import Meter, forced
 from apparate_worker.passes import Flight, Pass
+from apparate_worker.pending import Item, Pending
 from apparate_worker.release import Release
 from apparate_worker.serving import Serving
 from support.models import X, a_catalog, a_prepared_model, items, no_hook

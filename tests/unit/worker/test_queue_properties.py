@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from apparate_worker.admission import HIGH, LOW
-from apparate_worker.batching import Batcher, Pending
+from apparate_worker.batching import Batcher
 from apparate_worker.errors import NotReady, WorkerError
 from apparate_worker.passtimes import PassTimes
+from apparate_worker.pending import Pending
 from apparate_worker.policies import Aimd, Deadline, SizeAge
 from support.queue_simulation import Device, Load, Outcome, Ticket, simulate
 

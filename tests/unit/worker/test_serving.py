@@ -11,13 +11,14 @@ from apparate.adaptation.exits import exit_ramps
 from apparate.feedback import FINAL
 from apparate.plan import Plan
 from apparate_worker import serving
-from apparate_worker.batching import Batcher, Item, Pending
+from apparate_worker.batching import Batcher
 from apparate_worker.device import DeviceThread
 from apparate_worker.engine import CpuLink, Engine, Schedule
 from apparate_worker.errors import InferenceFailed, NotReady
 from apparate_worker.feedback import Identity, RedisSender, Reporter
 from apparate_worker.guard import WorkerGuard
 from apparate_worker.passes import Flight, Pass
+from apparate_worker.pending import Item, Pending
 from apparate_worker.serving import Serving
 from support.models import X, a_prepared_model, items, no_hook
 

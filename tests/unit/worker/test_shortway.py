@@ -8,12 +8,13 @@ from collections import Counter
 import pytest
 
 from apparate.plan import Plan
-from apparate_worker.batching import Batcher, Pending
+from apparate_worker.batching import Batcher
 from apparate_worker.device import DeviceThread
 from apparate_worker.engine import CpuLink, Engine, Schedule
 from apparate_worker.errors import NotReady
 from apparate_worker.guard import WorkerGuard
 from apparate_worker.passtimes import PassTimes
+from apparate_worker.pending import Pending
 from apparate_worker.serving import QUICK_S, Serving
 from support.models import X, a_prepared_model, items
 

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from apparate.contract.resource import TensorSpec
 from apparate.feedback import FINAL
-from apparate_worker.batching import Batcher, Pending
+from apparate_worker.batching import Batcher
 from apparate_worker.errors import DeadlinePassed, InvalidRequest, NotReady, WorkerError
+from apparate_worker.pending import Pending
 from apparate_worker.protocol.classification import classify
 from apparate_worker.protocol.exits import PARAMETERS, read_exits
 from apparate_worker.protocol.limits import read_limit, read_priority
