@@ -321,7 +321,7 @@ async def test_what_ramps_say_of_a_request_that_may_not_leave_is_reported_all_th
     async with both(prepared, plan=OPEN) as (worker, c, _):
         filled(worker)
         passes = []
-        only(worker)._reporter._on_pass = passes.append
+        only(worker)._reporter._on_passes = passes.extend
         await ask(c, x, parameters={"exit.mode": "off"})
         await eventually_async(lambda: sum(len(one.items) for one in passes) == 4)
     assert all((one.exits == -1).all() for one in passes)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -20,6 +21,7 @@ from apparate.feedback import FINAL
 from apparate.plan import Plan
 
 Array = npt.NDArray[Any]
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 CLOSED = 0.0  # the threshold that lets nobody go
 Says = tuple[tuple[int, bool], ...]
 """Ramps that a pass hears, in order: True for their scores, False for the pooled vector of one that is off."""
@@ -170,7 +172,7 @@ def link_to(device: torch.device) -> DeviceLink:
 
 def as_tensor(values: Array) -> Tensor:
     """A tensor over the array's memory, bfloat16 included."""
-    if values.dtype.name == "bfloat16":  # not a numpy type of torch's
+    if values.dtype == BFLOAT16:  # not a numpy type of torch's
         return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(values)
 

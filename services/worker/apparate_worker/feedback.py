@@ -164,7 +164,7 @@ class RedisSender:
 class Reporter:
     """Takes the report of every pass from the device thread; see the module.
 
-    heads: by ramp, pooled vectors [N, F] -> class scores [N, C], on the host. on_pass: counts a pass, in this thread.
+    heads: by ramp, pooled vectors [N, F] -> class scores [N, C], on the host. on_passes: counts passes, in this thread.
     early_share: share of passes with shadows until an exit has been open, if that is more than shadow_share.
     """
 
@@ -176,9 +176,9 @@ class Reporter:
         shadow_share: float,
         early_share: float = 1.0,
         sender: RedisSender | None,
-        on_pass: Callable[[Pass], None] = lambda _: None,
+        on_passes: Callable[[Sequence[Pass]], None] = lambda _: None,
     ) -> None:
-        self._identity, self._heads, self._sender, self._on_pass = identity, heads, sender, on_pass
+        self._identity, self._heads, self._sender, self._on_passes = identity, heads, sender, on_passes
         self.shadow_share = shadow_share
         """Share of passes with shadows. Assigned from any thread."""
         self._early_share = early_share
@@ -240,8 +240,7 @@ class Reporter:
             self._some.clear()  # before the look, so that no report can be forgotten
             reports = [self._reports.popleft() for _ in range(len(self._reports))]
             try:
-                for _, done in reports:
-                    self._on_pass(done)
+                self._on_passes([done for _, done in reports])
                 if self._sender is not None and reports:
                     self._sender.offer([encode_feedback(self._batch(seq, done)) for seq, done in reports if done.whole])
             except Exception as error:  # noqa: BLE001 - told with its traceback; feedback ends with no pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,22 +67,42 @@ class Meter:
     def _one(self, name: str, **labels: str) -> Any:
         return self._telemetry(name, **self._labels, **labels)
 
-    def passed(self, done: Pass, traces: Sequence[str] = ()) -> None:
-        """Count a pass and the answers that left it. traces: the trace of each answer, empty where there is none."""
-        self._batch.observe(len(done.exits))
-        self._pass.observe(done.service_s)
-        for seconds in done.queued_s.tolist():
-            self._queue.observe(seconds)
-        released = done.released_s.tolist()
-        later = self._plain_times.later_s(done.plan.active, len(released))
-        examples = [{"trace_id": trace} if trace else None for trace in traces] or [None] * len(released)
-        for ramp, seconds, example in zip(done.exits.tolist(), released, examples, strict=True):
-            self._release[ramp].observe(seconds, example)
-            self._plain[ramp].observe(seconds + later[ramp])
-            self._exits[ramp].inc()
+    def passed(self, passes: Sequence[Pass], traces: Callable[[Pass], Sequence[str]] | None = None) -> None:
+        """Count some passes and the answers that left them.
+
+        traces: the trace of each answer of a pass, empty where there is none.
+        """
+        if not passes:
+            return
+        self._batch.observe_all([len(done.exits) for done in passes])
+        self._pass.observe_all([done.service_s for done in passes])
+        self._queue.observe_all(np.concatenate([done.queued_s for done in passes]))
+        released: dict[int, list[float]] = {}
+        plain: dict[int, list[float]] = {}
+        for done in passes:
+            seconds, told = done.released_s.tolist(), traces(done) if traces is not None else ()
+            later = self._plain_times.later_s(done.plan.active, len(seconds))
+            for row, (ramp, one) in enumerate(zip(done.exits.tolist(), seconds, strict=True)):
+                plain.setdefault(ramp, []).append(one + later[ramp])
+                if told and told[row]:
+                    self._release[ramp].observe(one, {"trace_id": told[row]})
+                else:
+                    released.setdefault(ramp, []).append(one)
+            self._checks(done)
+            if (slo_s := self._slo_s) is not None:
+                self._judged.inc(len(seconds))
+                self._late.inc(sum(one > slo_s for one in seconds))
+        for ramp, found in released.items():
+            self._release[ramp].observe_all(found)
+        for ramp, found in plain.items():
+            self._plain[ramp].observe_all(found)
+            self._exits[ramp].inc(len(found))
+
+    def _checks(self, done: Pass) -> None:
+        """Count what a pass says of its answers' truth, what it was spared, and its steps where they were timed."""
         self._forced.inc(forced(done))
         if done.whole:
-            self._checked.inc(len(released))
+            self._checked.inc(len(done.exits))
             for ramp, labels in done.labels.items():
                 wrong = np.count_nonzero((done.exits == ramp) & (labels != done.final_labels))
                 self._wrong[ramp].inc(wrong / done.share)
@@ -93,9 +113,6 @@ class Meter:
         if done.timed and not done.pooled:  # with shadows it stops at every ramp: both kinds together add to no pass
             for ramp, seconds in done.timed:
                 self._segment[ramp].observe(seconds)
-        if (slo_s := self._slo_s) is not None:
-            self._judged.inc(len(released))
-            self._late.inc(sum(seconds > slo_s for seconds in released))
 
     def answered(self, protocol: str, code: int) -> None:
         """Count an answered request of a protocol by its HTTP status."""

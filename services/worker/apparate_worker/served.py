@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,7 +108,7 @@ class Served:
             shadow_share=spec.adaptation.shadow_share,
             early_share=EARLY_SHADOW_COST / max(catalog.overhead_share(range(catalog.ramps)), EARLY_SHADOW_COST),
             sender=self._sender,
-            on_pass=self._passed,
+            on_passes=self._passed,
         )
         promise = Promise.of(spec.budget, spec.serving.checked_share)
         self.guard = WorkerGuard(promise, catalog.ramps, max(spec.serving.replicas, 1))
@@ -247,11 +247,12 @@ class Served:
             except Exception as error:  # noqa: BLE001 - a runtime's own classes; told, and what runs now goes on
                 log.warning("the model is not cut at the open exits, answers leave later", error=words_of(error))
 
-    def _passed(self, done: Pass) -> None:
-        self.meter.passed(done, traces_of(done) if self._traces is not None else ())
-        self.dataplane.statistics.passed(done)
-        if self._traces is not None:
-            self._traces.passed(done)
+    def _passed(self, passes: Sequence[Pass]) -> None:
+        self.meter.passed(passes, traces_of if self._traces is not None else None)
+        for done in passes:
+            self.dataplane.statistics.passed(done)
+            if self._traces is not None:
+                self._traces.passed(done)
 
     def _refused(self, reason: str) -> None:
         self.meter.refused(reason)

@@ -119,3 +119,17 @@ def test_faults_of_ever_new_kinds_take_no_memory() -> None:
         for number in range(1000):
             faults(f"event {number}", fail(1))
     assert len(faults._kinds) <= 64
+
+
+def test_many_values_at_once_are_counted_as_one_by_one():
+    values = [0.0, 0.001, 0.1, 0.1000001, 7.0, 1e9]
+    metric = Metric("apparate_test_seconds", "histogram", "Test.", buckets=(0.001, 0.1, 5.0))
+    together, single = Telemetry((metric,)), Telemetry((metric,))
+    together("apparate_test_seconds").observe_all(values)
+    for value in values:
+        single("apparate_test_seconds").observe(value)
+    lines = [
+        [line for line in one.render().decode().splitlines() if line.startswith("apparate_test")]
+        for one in (together, single)
+    ]
+    assert lines[0] == lines[1]

@@ -208,8 +208,7 @@ def test_parting_is_measured_at_every_active_ramp():
 def counted(passes):
     telemetry = Telemetry(WORKER)
     meter = Meter(telemetry, "default", "tiny", a_catalog(), 4)
-    for done in passes:
-        meter.passed(done)
+    meter.passed(passes)
     text = telemetry.render().decode()
     return {
         sample.name: sample.value
@@ -319,9 +318,9 @@ async def test_unchecked_passes_take_no_number_and_make_no_entry():
             pass
 
     _, _, reports, _, _ = await serve(items(100))
-    counted_passes = []
-    sender = Sender()
-    reporter = Reporter(Identity("m", "w", 1, "c"), [], shadow_share=0.0, sender=sender, on_pass=counted_passes.append)
+    counted_passes, sender = [], Sender()
+    counts = counted_passes.extend
+    reporter = Reporter(Identity("m", "w", 1, "c"), [], shadow_share=0.0, sender=sender, on_passes=counts)
     reporter.start()
     for done in reports.passes:
         done.pooled.clear()

@@ -6,15 +6,17 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import prometheus_client
 import structlog
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
     Summary,
     disable_created_metrics,
@@ -25,9 +27,22 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, choose_encoder
 from apparate.contract.metrics import Metric
 
 METRICS_CONTENT_TYPE = CONTENT_TYPE_LATEST
+Values = Sequence[float] | npt.NDArray[np.floating[Any]]
 KINDS_KEPT = 64  # of exceptions that are told apart; a model has few lines that raise
 FOR_CLIENTS = ("asyncio", "grpc", "uvicorn")  # libraries that log what clients do
 LOG_EVERY_S = 10.0  # between lines of one kind, when something fails again and again
+
+
+class Histogram(prometheus_client.Histogram):
+    """A histogram that takes many values at once: one by one they cost more than a quick model's passes."""
+
+    def observe_all(self, values: Values) -> None:
+        """Observe every one of some finite values."""
+        array = np.asarray(values, np.float64)
+        self._sum.inc(float(array.sum()))
+        counts = np.bincount(np.searchsorted(self._upper_bounds, array), minlength=len(self._buckets))
+        for place in counts.nonzero()[0].tolist():
+            self._buckets[place].inc(int(counts[place]))
 
 
 class Telemetry:
