@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.console import Console
 from apparate.cli.errors import BAD_INPUT, FAILED, CommandError
 from apparate.cli.serve import prepare_all
 from apparate.cli.stack import Served, StackFailed
+from apparate.contract.serving import Serving
 from apparate_demo import picture, report
 from apparate_demo.client import ClientError
 from apparate_demo.loaders import InvalidData
@@ -22,6 +24,7 @@ from apparate_demo.run import Options, Run, compare
 from apparate_demo.scenarios import SCENARIOS
 from apparate_demo.scenarios.scenario import Scenario, Workspace, default_workdir, write
 
+BACKENDS: tuple[str, ...] = get_args(Serving.model_fields["backend"].annotation)
 PROTOCOLS = ("http", "grpc")
 DEFAULT_SECONDS = ", ".join(f"{scenario.seconds:.0f} for {name}" for name, scenario in SCENARIOS.items())
 
@@ -41,6 +44,13 @@ def demo_command(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here; - for stdout.")] = None,
     plot: Annotated[Path, typer.Option(help="Write the picture here.")] = Path("out/demo.png"),
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw no picture.")] = False,
+    backend: Annotated[
+        str,
+        typer.Option(
+            help=f"What runs the model, plain and with exits: {', '.join(BACKENDS)}. auto takes the fastest; the shipped "
+            "picture model then takes less time than a request costs, and nothing is left to save."
+        ),
+    ] = "eager",
     workdir: Annotated[Path | None, typer.Option(help="Where prepared models are kept between runs.")] = None,
     record: Annotated[
         Path | None, typer.Option(help="Save the feedback of the run's second half as this .npz, for apparate replay.")
@@ -51,7 +61,9 @@ def demo_command(
         raise CommandError(f"--model is {model!r}, there are: {', '.join(SCENARIOS)}", BAD_INPUT)
     if protocol not in PROTOCOLS:
         raise CommandError(f"--protocol is {protocol!r}, there are: {', '.join(PROTOCOLS)}", BAD_INPUT)
-    scenario = SCENARIOS[model]
+    if backend not in BACKENDS:
+        raise CommandError(f"--backend is {backend!r}, there are: {', '.join(BACKENDS)}", BAD_INPUT)
+    scenario = with_backend(SCENARIOS[model], backend)
     console = Console(stderr=str(json_file) == "-", soft_wrap=True)
 
     def tell(text: str) -> None:
@@ -75,6 +87,12 @@ def demo_command(
         tell(f"picture: {plot}")
     write_json(figures, json_file, console)
     return FAILED if figures["errors"] else 0
+
+
+def with_backend(scenario: Scenario, backend: str) -> Scenario:
+    """The scenario, run by another back end."""
+    serving = {**scenario.spec.get("serving", {}), "backend": backend}
+    return replace(scenario, spec={**scenario.spec, "serving": serving})
 
 
 def prepare(workspace: Workspace, tell: Any) -> None:
