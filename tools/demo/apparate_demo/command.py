@@ -47,7 +47,7 @@ def demo_command(
     backend: Annotated[
         str,
         typer.Option(
-            help=f"What runs the model, plain and with exits: {', '.join(BACKENDS)}. auto takes the fastest; the shipped "
+            help=f"What runs the model: {', '.join(BACKENDS)}. auto takes the fastest; the shipped "
             "picture model then takes less time than a request costs, and nothing is left to save."
         ),
     ] = "eager",
