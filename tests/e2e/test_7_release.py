@@ -18,7 +18,7 @@ CRD = "earlyexitmodels.apparate.dev"
 @pytest.fixture
 def older(tmp_path: Path) -> Path:
     """The chart one version back; its CRD lacks a field that the model does not use."""
-    return an_older_chart(tmp_path, lacks=("serving", "slo"))
+    return an_older_chart(tmp_path, lacks=("serving", "stallSeconds"))
 
 
 def test_an_upgrade_and_a_rollback_of_the_release_are_not_noticed_by_clients(
