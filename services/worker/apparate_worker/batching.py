@@ -146,12 +146,15 @@ class Batcher:
             due_s = self.due_s(self._clock())
             return due_s is not None and due_s <= 0
 
-    def outlook(self) -> tuple[list[float], float]:
-        """(when the answers of the next batch are wanted, seconds that it takes). Under the lock; some must wait."""
+    def outlook(self) -> tuple[float, list[float], float]:
+        """(arrival of the oldest, when the answers of the next batch are wanted, seconds that it takes).
+
+        Under the lock; some must wait.
+        """
         deadlines: list[float] = []
         for line in self._lines:
             line.deadlines(self.policy.most - len(deadlines), self._wanted_s, deadlines)
-        return deadlines, self._times.of(len(deadlines))
+        return self._oldest().arrived, deadlines, self._times.of(len(deadlines))
 
     def due_s(self, now: float) -> float | None:
         """Seconds until a batch may start; None while nobody waits. Under the lock."""

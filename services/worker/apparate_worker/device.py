@@ -17,7 +17,7 @@ from apparate.service.telemetry import get_logger
 from apparate_worker.errors import NotReady, WorkerError
 from apparate_worker.liveness import stack_of
 from apparate_worker.pending import Item
-from apparate_worker.scheduler import Scheduler
+from apparate_worker.scheduler import Rule, Scheduler, choose
 from apparate_worker.serving import Serving, fail
 from apparate_worker.shortway import ShortWay
 
@@ -37,8 +37,9 @@ class DeviceThread:
         *,
         loop: asyncio.AbstractEventLoop,
         on_fatal: Callable[[BaseException], None] = lambda _: None,
+        rule: Rule = choose,
     ) -> None:
-        self._scheduler: Scheduler[Serving] = Scheduler()
+        self._scheduler: Scheduler[Serving] = Scheduler(rule=rule)
         self._loop, self._on_fatal = loop, on_fatal
         self._turns = self._steps_before = self._threads = 0
         self._lost = self._stopping = False

@@ -3,15 +3,16 @@
 The rule, each time the device is free:
 
 1. A model whose oldest request is late already, and that has had less than half of its share of the device lately,
-   goes first. So nobody starves, whatever the others' deadlines are.
-2. Of the batches that can still be in time, as many requests as possible are put in an order in which they are:
-   earliest deadline first, and where that makes one late, the batch goes that costs most for each request in time, of a
-   model above its share before any other (Moore and Hodgson, Management Science 15(1), 1968). The first in that order
-   runs.
-3. If none can be in time, the model that has had the least of the device.
+   goes first. So nobody starves, whatever the others' objectives are.
+2. Else the batch whose passing leaves the others in the least hurry. A request is in a hurry by how much of the time
+   that it allows will be gone: it counts 1 when that is all, and no more after, because late is late; e^-3 when it has
+   just come. So a long pass waits for those that it would make late, and a short one of many requests goes early.
 
 What a batch costs is the time until its last *needed* answer, as measured lately: exits shorten it, because what is
 left of a pass whose requests are all answered waits for a quiet moment.
+
+The second rule is in the manner of EdgeServing (a "stability score" of the queues, chosen greedily). Where requests are
+given up at their deadlines it misses fewer objectives than earliest deadline first, see docs/worker.md.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from apparate_worker.batching import Batcher
 from apparate_worker.pending import Item
 
 SHARE_S = 2.0  # time over which shares of the device are looked at
+HURRY = 3.0  # e^-3 of one that is late, is a request that has just come
 STARVED = 0.5  # part of its share below which a late model goes first
 
 
@@ -34,11 +36,13 @@ STARVED = 0.5  # part of its share below which a late model goes first
 class Waiting:
     """The next batch of one model.
 
-    deadlines  of its requests, monotonic seconds, in order of arrival; at least one
+    arrived    its oldest request, monotonic seconds
+    deadlines  of its requests, in order of arrival; at least one
     costs_s    until its last needed answer
     share      of the device that the model has had lately, 1 for as much as its due
     """
 
+    arrived: float
     deadlines: Sequence[float]
     costs_s: float
     share: float
@@ -51,24 +55,19 @@ def choose(waiting: Sequence[Waiting], now: float) -> int:
     starved = [i for i, one in enumerate(waiting) if one.deadlines[0] < now and one.share < STARVED]
     if starved:
         return min(starved, key=lambda i: waiting[i].share)
-    planned: list[tuple[float, int, int]] = []  # (deadline, index, requests in time)
-    for i, one in enumerate(waiting):
-        in_time = [deadline for deadline in one.deadlines if deadline >= now + one.costs_s]
-        if in_time:
-            planned.append((min(in_time), i, len(in_time)))
-    planned.sort()
-    kept: list[tuple[float, int, int]] = []
-    end = now
-    for job in planned:
-        kept.append(job)
-        end += waiting[job[1]].costs_s
-        if end > job[0]:
-            dropped = max(kept, key=lambda job: (waiting[job[1]].share > 1, waiting[job[1]].costs_s / job[2]))
-            kept.remove(dropped)
-            end -= waiting[dropped[1]].costs_s
-    if kept:
-        return kept[0][1]
-    return min(range(len(waiting)), key=lambda i: waiting[i].share)
+
+    def left_behind(chosen: int) -> tuple[float, float]:
+        then = now + waiting[chosen].costs_s
+        hurry = sum(_hurry(one, then) for i, one in enumerate(waiting) if i != chosen)
+        return hurry, waiting[chosen].share
+
+    return min(range(len(waiting)), key=left_behind)
+
+
+def _hurry(one: Waiting, then: float) -> float:
+    """Of all requests of a batch at a time."""
+    allowed = max(one.deadlines[0] - one.arrived, 1e-6)
+    return sum(math.exp(HURRY * min(0.0, (then - deadline) / allowed)) for deadline in one.deadlines)
 
 
 @dataclass(slots=True)
@@ -95,16 +94,17 @@ class Queued(Protocol):
 
 
 T = TypeVar("T", bound=Queued)
+Rule = Callable[[Sequence[Waiting], float], int]
 
 
 class Scheduler(Generic[T]):
     """The queues of one device. `take` and `used` from the device thread, the rest from any."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, rule: Rule = choose) -> None:
         self.changed = threading.Condition()
         self.servings: tuple[T, ...] = ()
         self._uses: dict[int, Use] = {}
-        self._clock = clock
+        self._clock, self._rule = clock, rule
 
     def add(self, serving: T) -> None:
         """Let this one have batches, too."""
@@ -161,8 +161,8 @@ class Scheduler(Generic[T]):
 
     def _choice(self, due: Sequence[T], now: float) -> T:
         share = len(self.servings) / SHARE_S
-        return due[choose([self._waiting(one, now, share) for one in due], now)]
+        return due[self._rule([self._waiting(one, now, share) for one in due], now)]
 
     def _waiting(self, one: T, now: float, share: float) -> Waiting:
-        deadlines, costs_s = one.batcher.outlook()
-        return Waiting(deadlines, costs_s, self._uses[id(one)].spent_s(now) * share)
+        arrived, deadlines, costs_s = one.batcher.outlook()
+        return Waiting(arrived, deadlines, costs_s, self._uses[id(one)].spent_s(now) * share)
