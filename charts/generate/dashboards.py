@@ -7,7 +7,12 @@ from panels import to_json
 
 FOLDER = "charts/apparate/files/dashboards"
 BOARDS = (overview.BOARD, model.BOARD, control_plane.BOARD, feedback.BOARD, capacity.BOARD)
-INTERNAL: dict[str, str] = {}
+OPTIONAL = "there only with spec.serving.responseCache"
+INTERNAL: dict[str, str] = {
+    "apparate_cache_hits": OPTIONAL,
+    "apparate_cache_misses": OPTIONAL,
+    "apparate_cache_bytes": OPTIONAL,
+}
 """Metrics that are on no dashboard, and why."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ class Pending:
         "limits",
         "logits",
         "priority",
+        "remember",
         "revision",
         "taken",
         "trace",
@@ -68,6 +69,8 @@ class Pending:
         self.labels = np.zeros(count, np.int64)
         self.exits = np.full(count, FINAL, np.int32)
         self.revision = 0
+        self.remember: Callable[[int, Array], None] | None = None
+        """Takes the model's own scores of each item, whenever they come."""
         self.limits: Limits | None = None
         """How far it lets early exits go, where that is less than the plan does."""
         self.trace: Any = None

@@ -21,6 +21,7 @@ from apparate.contract.stream import feedback_key
 from apparate.plan import Plan
 from apparate.service.telemetry import Telemetry, get_logger
 from apparate_worker.batching import WANTED_S, Batcher
+from apparate_worker.cache import Cache
 from apparate_worker.compact import Compact, partings
 from apparate_worker.device import DeviceThread
 from apparate_worker.engine import Array, Engine, Schedule, link_to, warm_up
@@ -129,6 +130,9 @@ class Served:
             compact=self._compact,
             trial={spec.name: warm_array(spec, 1) for spec in prepared.inputs},
         )
+        kept = spec.serving.response_cache
+        self.cache = Cache(kept.max_bytes, kept.ttl_seconds) if kept else None
+        self.serving.remembers = kept is not None
         self.serving.traced = self._reporter.traced = traces is not None
         self.dataplane = Dataplane(
             name=meta.name,
@@ -143,6 +147,7 @@ class Served:
             count=self.meter.answered,
             default_priority=spec.serving.batching.default_priority,
             objective_s=self._limit_s(slo),
+            cache=self.cache,
             client_exits=spec.serving.client_exits,
         )
         self.longest_s = spec.serving.stall_seconds or longest_pause_s(catalog, spec.serving.max_batch)
@@ -315,6 +320,9 @@ class Served:
             "apparate_feedback_sent": self._sender.sent if self._sender is not None else 0,
             "apparate_feedback_dropped": self.dropped,
         }
+        if (cache := self.cache) is not None:
+            gauges["apparate_cache_bytes"] = cache.bytes
+            counters |= {"apparate_cache_hits": cache.hits, "apparate_cache_misses": cache.misses}
         self.meter.set(gauges, counters)
         self.meter.pressed(self.batcher)
 

@@ -91,6 +91,8 @@ class Serving:
         self._reports, self._loop, self.threads = reports, loop, threads
         self.others: Others | None = None
         """Who else waits for the device; the device thread's scheduler."""
+        self.remembers = False
+        """Whether requests want to know the model's own scores, too, when they have left early."""
         self.over = threading.Event()
         """Set when the batcher is closed and everything it gave has reached its end."""
         self.schedule = schedule
@@ -342,6 +344,9 @@ class Serving:
             if final:
                 one.finish(rows, labels[here])
                 leave = one.release.rest(rows)
+                if self.remembers:
+                    own = [(one.items[row], final_scores) for row, final_scores in zip(rows, values[here], strict=True)]
+                    self._tell(_remember, own)
             elif step.active:
                 one.note(one.errors, step.ramp, rows, errors[here])
                 one.note(one.labels, step.ramp, rows, labels[here])
@@ -417,6 +422,12 @@ def _timing(outputs: Iterator[Output | None], into: list[tuple[int, float]]) -> 
             into.append((output.step.ramp, time.perf_counter() - began))
         yield output
         began = time.perf_counter()
+
+
+def _remember(finals: Sequence[tuple[Item, Array]]) -> None:
+    for item, own in finals:
+        if item.request.remember is not None:
+            item.request.remember(item.index, own)
 
 
 def _answer(answers: Sequence[tuple[Item, Array, int]], ramp: int, revision: int) -> None:

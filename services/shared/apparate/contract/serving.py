@@ -103,6 +103,17 @@ class Batching(Shape):
     )
 
 
+class ResponseCache(Shape):
+    """Answers that are given again to the same input. Only the model's own are kept, so accuracy is not touched."""
+
+    max_bytes: int = Field(
+        default=64 * 2**20, ge=1024, le=2**34, description="Most memory of each worker's cache, in bytes."
+    )
+    ttl_seconds: float = Field(
+        default=300.0, gt=0, le=86_400, description="Longest time that an answer is given again, in seconds."
+    )
+
+
 class Rollout(Shape):
     """How workers are replaced when the model, the image or the pods change. Plans never restart a worker."""
 
@@ -173,6 +184,9 @@ class Serving(Shape):
         max_length=4,
         description="Which parameters about its own early exit a request may have. They can only make it stricter than "
         "the plan, so none can spend the accuracy budget; a parameter that is not listed gets 400.",
+    )
+    response_cache: ResponseCache | None = Field(
+        default=None, description="Answers that are given again to the same input; none when it is missing."
     )
     slo: Slo | None = Field(default=None, description="Latency objective, for dashboards and batching.")
     protocols: Protocols = Field(default=Protocols(), description="The faces a worker shows.")
