@@ -51,6 +51,18 @@ async def test_every_path_of_a_model_may_name_its_version():
         assert (await c.post(f"{base}/versions/2/infer", json=json_body(items(1)))).status_code == 404
 
 
+async def test_a_body_without_json_is_answered_like_one_with_it():
+    x = items(1)
+    async with both() as (_, c, _):
+        body, headers = binary_body(x)
+        wanted = await c.post(URL, content=body, headers=headers)
+        length = {"inference-header-content-length": "0"}
+        raw = await c.post(URL, content=x.tobytes(), headers=length)
+        assert (raw.status_code, raw.content) == (200, wanted.content)
+        assert (await c.post(URL, content=x.tobytes()[:-1], headers=length)).status_code == 400
+        assert (await c.post("/v2/models/other/infer", content=x.tobytes(), headers=length)).status_code == 404
+
+
 async def test_a_request_may_be_compressed():
     x = items(2)
     async with both() as (_, c, _):

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apparate.contract.resource import TensorSpec
 from apparate_worker.errors import InvalidRequest
 from apparate_worker.protocol.dataplane import InferResponse
-from apparate_worker.protocol.oip_json import parse, read_index, render
+from apparate_worker.protocol.oip_json import parse, parse_raw, read_index, render
 
 JSON_X = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
 
@@ -144,6 +145,37 @@ def test_bytes_in_an_answer_are_text_in_json_and_have_their_length_before_them_i
     content, length = render(answer, None)
     assert content[length:] == b"\3\0\0\0a:1\4\0\0\0b:\xc3\xbc"
     assert orjson.loads(content[:length])["outputs"][0]["parameters"] == {"binary_data_size": 15}
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "data", "wanted"),
+    [
+        ("FP32", (2,), np.array([1, 2], np.float32).tobytes(), [[1, 2]]),
+        ("INT16", (-1, 2), np.arange(6, dtype=np.int16).tobytes(), [[[0, 1], [2, 3], [4, 5]]]),
+        ("UINT8", (-1,), b"", [[]]),
+        ("BYTES", (1,), b"abc", [[[97, 98, 99]]]),
+    ],
+)
+def test_a_body_without_json_is_one_item_of_the_only_input(datatype, shape, data, wanted):
+    spec = TensorSpec(name="x", datatype=datatype, shape=shape)
+    parsed = parse_raw(data, "m", "1", [spec])
+    assert (parsed.request.inputs["x"][0], parsed.request.inputs["x"][1].tolist()) == (datatype, wanted)
+    assert (parsed.request.model, parsed.request.version, parsed.binary) == ("m", "1", None)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ([(2,)], r"3 bytes of data, FP32 \[1, 2\] takes 8"),
+        ([(-1, 2)], r"3 bytes of data, FP32 \[1, 0, 2\] takes 0"),
+        ([(-1, -1)], "does not follow from 3 bytes"),
+        ([(2,), (2,)], r"models with one input, this one takes \['x0', 'x1'\]"),
+    ],
+)
+def test_a_body_without_json_that_does_not_fit_is_refused(shapes, words):
+    specs = [TensorSpec(name=f"x{i}", datatype="FP32", shape=shape) for i, shape in enumerate(shapes)]
+    with pytest.raises(InvalidRequest, match=words):
+        parse_raw(b"abc", "m", "", specs)
 
 
 @pytest.mark.parametrize(

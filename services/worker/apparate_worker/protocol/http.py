@@ -18,7 +18,7 @@ from apparate_worker.protocol.bodies import ClientGone, Receive, drain, read_bod
 from apparate_worker.protocol.compression import WORTH_BYTES, compressed
 from apparate_worker.protocol.dataplane import Dataplane
 from apparate_worker.protocol.models import Models
-from apparate_worker.protocol.oip_json import check_change, parse, read_index, render
+from apparate_worker.protocol.oip_json import check_change, parse, parse_raw, read_index, render
 from apparate_worker.protocol.openapi import document
 from apparate_worker.tracing import NOTHING, RequestTraces
 
@@ -143,8 +143,11 @@ class HttpFace:
         try:
             head = read_head(scope["headers"])
             body = await read_body(receive, head, self._max_body_bytes)
-            parsed = parse(body, head.json_bytes, name, version)
             plane = self._models.find(name, version)
+            if head.json_bytes == 0:
+                parsed = parse_raw(body, name, version, plane.inputs)
+            else:
+                parsed = parse(body, head.json_bytes, name, version)
             if self._traces is not None:
                 span = parsed.request.trace = self._traces.begin("http", name, scope["headers"])
             answer = await self._watched(plane.infer(parsed.request), receive)

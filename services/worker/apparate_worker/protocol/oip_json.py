@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from apparate.contract.source import TensorSpec
 from apparate_worker.errors import InvalidRequest
 from apparate_worker.protocol.classification import CLASSIFICATION, read_top
 from apparate_worker.protocol.dataplane import InferRequest, InferResponse
-from apparate_worker.protocol.tensors import from_json, from_raw, to_json, to_raw
+from apparate_worker.protocol.tensors import BYTES, DTYPES, from_json, from_raw, padded, to_json, to_raw
 
 WORDS = {"dict": "an object", "list": "a list", "str": "a string", "bool": "true or false"}
 BINARY_SIZE, BINARY_DATA, BINARY_OUTPUT = "binary_data_size", "binary_data", "binary_data_output"
@@ -49,6 +51,32 @@ def parse(body: bytes, header_length: int | None, model: str, version: str) -> P
     if at != len(body):
         raise InvalidRequest(f"{len(body) - at} bytes follow the last tensor's binary data")
     return ParsedRequest(request, _outputs(request, header, _flag(parameters, BINARY_OUTPUT, False)))
+
+
+def parse_raw(body: bytes, model: str, version: str, inputs: Sequence[TensorSpec]) -> ParsedRequest:
+    """Read a body that is nothing but the values of one item of a model's only input; all outputs come as binary data.
+
+    A BYTES input is one element, the body as it is. Raises InvalidRequest.
+    """
+    if len(inputs) != 1:
+        names = [spec.name for spec in inputs]
+        raise InvalidRequest(
+            f"a body without JSON is for models with one input, this one takes {names}: send JSON first"
+        )
+    spec = inputs[0]
+    if spec.datatype == BYTES:
+        values = padded(spec.name, [body], [1, *(1 for _ in spec.shape)])
+    else:
+        values = from_raw(spec.name, spec.datatype, _deduced(spec, len(body)), body)
+    return ParsedRequest(InferRequest(model, version, inputs={spec.name: (spec.datatype, values)}), None)
+
+
+def _deduced(spec: TensorSpec, size: int) -> list[int]:
+    """The shape of one item in so many bytes; at most one dimension may vary. Raises InvalidRequest."""
+    if spec.shape.count(-1) > 1:
+        raise InvalidRequest(f"input {spec.name!r} has shape {[-1, *spec.shape]}: it does not follow from {size} bytes")
+    fixed = math.prod(known for known in spec.shape if known != -1) * DTYPES[spec.datatype].itemsize
+    return [1, *(size // fixed if known == -1 else known for known in spec.shape)]
 
 
 def read_index(body: bytes) -> bool:
