@@ -64,7 +64,7 @@ class Chain:
     def segments(self) -> list[Tensor]:
         return self.weights
 
-    def arrange(self, opened: Sequence[int]) -> None:
+    def arrange(self, opened: Sequence[int], says: object) -> None:
         """Nothing to do."""
 
     def start(self, inputs: Mapping[str, Tensor], says: object = ()) -> State:

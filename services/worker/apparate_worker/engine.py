@@ -40,8 +40,8 @@ class Model(Protocol):
     def advance(self, k: int, state: Any) -> Any:
         """Run segment k; afterwards the state sits at site k."""
 
-    def arrange(self, opened: Sequence[int]) -> None:
-        """Get ready for passes in which rows may leave at these ramps. Any thread; passes go on meanwhile."""
+    def arrange(self, opened: Sequence[int], says: Says) -> None:
+        """Get ready for passes in which rows may leave at these ramps and that hear this. Any thread; passes go on."""
 
     def site(self, state: Any) -> Any:
         """What the head of the site's ramp reads: the activation."""
@@ -290,7 +290,7 @@ class Engine:
 
     def arrange(self, schedule: Schedule) -> None:
         """Get ready for passes under a schedule, which may begin at once: without this they are only slower."""
-        self._model.arrange(schedule.opened)
+        self._model.arrange(schedule.opened, schedule.says)
 
     def place(self, journey: Journey) -> Hashable:
         """Equal for journeys that can be joined."""

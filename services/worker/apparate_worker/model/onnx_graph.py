@@ -105,13 +105,10 @@ def with_ramps(backbone: Backbone, heads: Sequence[RampHead], mask: str | None) 
     return Backbone(model, backbone.weights, backbone.sites)
 
 
-def piece(backbone: Backbone, begin: int, end: int, ramps: int, more: Sequence[str] = ()) -> ModelProto:
-    """Segments `begin` to `end`, both included, with those of the first `ramps` ramps that sit after one of them, and
-    `more` values on the way."""
+def piece(backbone: Backbone, begin: int, end: int, more: Sequence[str] = ()) -> ModelProto:
+    """Segments `begin` to `end`, both included: the value at its end, and `more` values on the way."""
     graph, values = backbone.graph.graph, backbone.values
-    wanted = [*more, values[end]]
-    for r in range(begin, min(end + 1, ramps)):
-        wanted += [scores_name(r), pooled_name(r)]
+    wanted = [values[end], *more]
     entry = values[begin - 1] if begin else ""
     nodes, read = _upstream(graph, wanted, entry)
     kinds = _kinds(graph)
@@ -170,54 +167,61 @@ class _Nodes:
         x = site.name
         if site.type.tensor_type.elem_type != TensorProto.FLOAT:
             x = self._add("Cast", [x], to=TensorProto.FLOAT)
-        pooled = self._pool(x, site, shape, mask)
-        self._add("Identity", [pooled], output=pooled_name(ramp))
+        pooled = pooled_name(ramp)
+        self._pool(x, site, shape, mask, pooled)
         linear = [pooled, self._constant(weight), self._constant(bias)]
         self._add("Gemm", linear, output=scores_name(ramp), transB=1)
 
-    def _pool(self, x: str, site: ValueInfoProto, shape: RampShape, mask: str | None) -> str:
+    def _pool(self, x: str, site: ValueInfoProto, shape: RampShape, mask: str | None, output: str) -> None:
         if shape.dimensions == 4:
-            return self._pool_maps(x, site, shape)
-        if shape.dimensions == 2:
-            return x
-        if shape.pooling == "first":
-            return self._add("Gather", [x, self._constant(np.array(0))], axis=1)
-        kept = self._add("Cast", [mask], to=TensorProto.FLOAT) if shape.masked and mask is not None else ""
-        mean = self._masked_mean(x, kept) if kept else self._over("ReduceMean", x, 1)
-        if shape.pooling == "mean":
-            return mean
-        if kept:
-            here = self._add("Unsqueeze", [kept, self._constant(np.array([2]))])
-            none = self._add("Equal", [here, self._constant(np.array(0, np.float32))])
-            x = self._add("Where", [none, self._constant(np.array(-1e4, np.float32)), x])
-        return self._add("Concat", [mean, self._over("ReduceMax", x, 1)], axis=1)
+            self._pool_maps(x, site, shape, output)
+        elif shape.dimensions == 2:
+            self._add("Identity", [x], output=output)
+        elif shape.pooling == "first":
+            self._add("Gather", [x, self._constant(np.array(0))], output=output, axis=1)
+        else:
+            kept = self._add("Cast", [mask], to=TensorProto.FLOAT) if shape.masked and mask is not None else ""
+            if shape.pooling == "mean":
+                self._mean(x, kept, output)
+                return
+            mean = self._mean(x, kept)
+            if kept:
+                here = self._add("Unsqueeze", [kept, self._constant(np.array([2]))])
+                none = self._add("Equal", [here, self._constant(np.array(0, np.float32))])
+                x = self._add("Where", [none, self._constant(np.array(-1e4, np.float32)), x])
+            self._add("Concat", [mean, self._over("ReduceMax", x, 1)], output=output, axis=1)
 
-    def _masked_mean(self, x: str, kept: str) -> str:
+    def _mean(self, x: str, kept: str, output: str = "") -> str:
+        """Over the sequence, without padding where `kept` [N, L] says what is none."""
+        if not kept:
+            return self._over("ReduceMean", x, 1, output=output)
         row = self._add("Unsqueeze", [kept, self._constant(np.array([1]))])
         total = self._add("Squeeze", [self._add("MatMul", [row, x]), self._constant(np.array([1]))])
         count = self._over("ReduceSum", kept, 1, keepdims=1)
-        return self._add("Div", [total, self._add("Max", [count, self._constant(np.array(1, np.float32))])])
+        least = self._add("Max", [count, self._constant(np.array(1, np.float32))])
+        return self._add("Div", [total, least], output=output)
 
-    def _pool_maps(self, x: str, site: ValueInfoProto, shape: RampShape) -> str:
+    def _pool_maps(self, x: str, site: ValueInfoProto, shape: RampShape, output: str) -> None:
         """Of [N, C, H, W]."""
         if shape.pooling == "mean":
-            return self._add("Flatten", [self._add("GlobalAveragePool", [x])])
-        if shape.pooling == "moments":
+            self._add("Flatten", [self._add("GlobalAveragePool", [x])], output=output)
+        elif shape.pooling == "moments":
             squares = self._add("GlobalAveragePool", [self._add("Mul", [x, x])])
             both = self._add("Concat", [self._add("GlobalAveragePool", [x]), squares], axis=1)
-            return self._add("Flatten", [both])
-        grid = int(shape.pooling[-1])
-        height, width = (d.dim_value for d in site.type.tensor_type.shape.dim[2:])
-        if not height or not width:
-            raise UnsupportedModel(f"the value {site.name} has no fixed height and width, which its ramp needs")
-        if height % grid == 0 and width % grid == 0:
-            cell = [height // grid, width // grid]
-            return self._add("Flatten", [self._add("AveragePool", [x], kernel_shape=cell, strides=cell)])
-        rows = self._add("MatMul", [self._constant(_windows(grid, height)), x])
-        return self._add("Flatten", [self._add("MatMul", [rows, self._constant(_windows(grid, width).T)])])
+            self._add("Flatten", [both], output=output)
+        else:
+            grid = int(shape.pooling[-1])
+            height, width = (d.dim_value for d in site.type.tensor_type.shape.dim[2:])
+            if not height or not width:
+                raise UnsupportedModel(f"the value {site.name} has no fixed height and width, which its ramp needs")
+            # One product, measured: ONNX Runtime's own pooling takes three times as long with windows that large.
+            places = self._add("Reshape", [x, self._constant(np.array([0, 0, height * width]))])
+            cells = np.einsum("ih,jw->hwij", _windows(grid, height), _windows(grid, width))
+            means = self._add("MatMul", [places, self._constant(cells.reshape(height * width, grid * grid))])
+            self._add("Flatten", [means], output=output)
 
-    def _over(self, kind: str, x: str, axis: int, keepdims: int = 0) -> str:
-        return self._add(kind, [x, self._constant(np.array([axis]))], keepdims=keepdims)
+    def _over(self, kind: str, x: str, axis: int, *, keepdims: int = 0, output: str = "") -> str:
+        return self._add(kind, [x, self._constant(np.array([axis]))], output=output, keepdims=keepdims)
 
     def _constant(self, value: Array) -> str:
         name = self._name()

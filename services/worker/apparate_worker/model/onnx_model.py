@@ -2,7 +2,9 @@
 
 Without an open exit the whole model is one piece. With some, it is cut at their sites, and behind the first of them
 also wherever that keeps a piece short, because rows that have their answer wait between pieces for those that have
-none. What ramps say comes out of the graph with the value at a piece's end.
+none. What ramps say comes out of the graph beside the value at a piece's end, and a graph computes all that it can say:
+so there are pieces that say what the plan in force wants to hear, and others that say everything, for passes that look
+at ramps which are off. Each of the two has weights of its own.
 """
 
 from __future__ import annotations
@@ -39,20 +41,19 @@ class Piece:
     end: int
     session: onnxruntime.InferenceSession
     entry: str
-    """Which input is the value at the site before; empty for the first piece."""
+    """Which input is the value at the site before; of the first piece the model's first input."""
     inputs: tuple[str, ...]
-    """Which inputs of the model it takes."""
-    value: str
-    _names: dict[Says, list[str]] = field(default_factory=dict)
+    """Which inputs of the model it takes besides."""
+    names: tuple[str, ...]
+    """The value at its end, and what the ramps on the way say."""
 
-    def names(self, says: Says) -> list[str]:
-        """What to ask the session for."""
-        found = self._names.get(says)
-        if found is None:
-            here = [(r, active) for r, active in says if self.begin <= r <= self.end]
-            found = [self.value, *(scores_name(r) if active else pooled_name(r) for r, active in here)]
-            self._names[says] = found
-        return found
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """The whole model in pieces, by the segment that each begins with, and what can be heard on the way."""
+
+    by_begin: dict[int, Piece]
+    says: frozenset[tuple[int, bool]]
 
 
 @dataclass(slots=True)
@@ -61,8 +62,7 @@ class OnnxState:
 
     value: Array
     inputs: dict[str, Array]
-    pieces: dict[int, Piece]
-    says: Says
+    pieces: Pieces
     at: int = 0
     """The next segment to run; it begins a piece."""
     said: dict[str, Array] = field(default_factory=dict)
@@ -71,8 +71,8 @@ class OnnxState:
 class OnnxModel:
     """R+1 segments over ONNX Runtime on the CPU; see `segments.SegmentedModel`, whose place it takes.
 
-    reach_ms [R]: time up to each site for one row, from the profile; says how long a piece takes. Raises whatever ONNX
-    Runtime raises on a graph that it cannot load.
+    ramps: how many are in the graph, 0 or R. reach_ms [R]: time up to each site for one row, from the profile; says how
+    long a piece takes. Raises whatever ONNX Runtime raises on a graph that it cannot load.
     """
 
     def __init__(
@@ -85,26 +85,27 @@ class OnnxModel:
         threads: int,
         reach_ms: Sequence[float] = (),
     ) -> None:
-        self._backbone, self._ramps, self._threads = backbone, ramps, threads
+        self._backbone, self._threads = backbone, threads
         self.inputs, self.mask_input = tuple(inputs), mask_input
         self._reach_ms = list(reach_ms)
-        self._paths = onnxruntime.RunOptions()
-        self._paths.only_execute_path_to_fetches = True  # what nobody asked for is not computed
+        self._everything: Says = tuple((r, active) for r in range(ramps) for active in (True, False))
         self._example: dict[str, Array] | None = None
-        self._pieces: dict[int, Piece] = {}
-        self.cut_at([])
+        self._cut: tuple[int, ...] = ()
+        self._pieces = self._made((), (), None)
+        self._all: Pieces | None = None
 
     @property
     def segments(self) -> range:
         """R+1 of them, by number."""
         return range(len(self._backbone.sites) + 1)
 
-    def arrange(self, opened: Sequence[int]) -> None:
-        """Cut where exits are open, for passes that start from now on; those under way keep their pieces. Any thread.
+    def arrange(self, opened: Sequence[int], says: Says) -> None:
+        """Cut where exits are open, and hear what `says` wants and no more, in passes that start from now on.
 
-        Correct without it: then what a ramp says is there only when its piece ends.
+        Those under way keep their pieces. Any thread, one at a time. Right without it: then a pass that wants to hear
+        more takes the pieces that say everything, and what a ramp says is there only when its piece ends.
         """
-        self.cut_at(self.cuts(opened))
+        self.cut_at(self.cuts(opened), says)
 
     def cuts(self, opened: Sequence[int]) -> list[int]:
         """The ramps at whose sites a model with these open exits is cut."""
@@ -117,62 +118,67 @@ class OnnxModel:
                 begin = r
         return sorted(found)
 
-    def cut_at(self, ramps: Sequence[int]) -> None:
-        """Make the pieces that end at the sites of these ramps and at the end."""
-        before = self._pieces
-        found, begin = {}, 0
-        for end in (*ramps, len(self.segments) - 1):
-            old = before.get(begin)
-            found[begin] = old if old is not None and old.end == end else self._piece(begin, end)
-            begin = end + 1
-        if found.keys() == before.keys() and all(found[k] is before[k] for k in found):
-            return
-        if self._example is not None:
-            self._run_through(found, self._example)
-        self._pieces = found
+    def cut_at(self, ramps: Sequence[int], says: Says = ()) -> None:
+        """Pieces that end at the sites of these ramps and at the end, and say this on the way."""
+        cut = tuple(ramps)
+        if cut != self._cut or frozenset(says) != self._pieces.says:
+            self._pieces = self._made(cut, says, self._pieces)
+        if cut != self._cut and self._all is not None:
+            self._all = self._made(cut, self._everything, self._all)
+        self._cut = cut
 
-    def _piece(self, begin: int, end: int) -> Piece:
-        graph = piece(self._backbone, begin, end, self._ramps)
+    def _made(self, cut: tuple[int, ...], says: Says, before: Pieces | None) -> Pieces:
+        """Pieces; those of `before` that are the same are taken over."""
+        found, begin = {}, 0
+        for end in (*cut, len(self.segments) - 1):
+            here = (scores_name(r) if active else pooled_name(r) for r, active in says if begin <= r <= end)
+            names = (self._backbone.values[end], *here)
+            old = before.by_begin.get(begin) if before is not None else None
+            found[begin] = old if old is not None and old.names == names else self._piece(begin, end, names)
+            begin = end + 1
+        pieces = Pieces(found, frozenset(says))
+        if self._example is not None:  # the first pass of a session is slower: one that nobody waits for
+            state = OnnxState(self._example[self.inputs[0]], self._example, pieces)
+            for k in self.segments:
+                self.advance(k, state)
+        return pieces
+
+    def _piece(self, begin: int, end: int, names: tuple[str, ...]) -> Piece:
+        graph = piece(self._backbone, begin, end, names[1:])
         session = session_of(graph, self._backbone.weights, self._threads)
         entry = self._backbone.values[begin - 1] if begin else self.inputs[0]
         taken = tuple(one.name for one in session.get_inputs() if one.name != entry)
-        return Piece(begin, end, session, entry, taken, self._backbone.values[end])
-
-    def _run_through(self, pieces: dict[int, Piece], inputs: dict[str, Array]) -> None:
-        """A pass that nobody waits for: the first one of a session is slower."""
-        state = OnnxState(inputs[self.inputs[0]], inputs, pieces, ())
-        for k in self.segments:
-            self.advance(k, state)
+        return Piece(begin, end, session, entry, taken, names)
 
     def start(self, inputs: Mapping[str, Tensor], says: Says = ()) -> OnnxState:
         """The state before the first segment. Raises KeyError for a missing input."""
         given = {name: inputs[name].numpy() for name in self.inputs}
         if self._example is None:
             self._example = {name: array[:1].copy() for name, array in given.items()}
-        return OnnxState(given[self.inputs[0]], given, self._pieces, says)
+        pieces = self._pieces
+        if not pieces.says.issuperset(says):
+            if self._all is None:
+                self._all = self._made(self._cut, self._everything, None)
+            pieces = self._all
+        return OnnxState(given[self.inputs[0]], given, pieces)
 
     def advance(self, k: int, state: OnnxState) -> OnnxState:
         """Run segment k, with those that are one piece with it; nothing to do when it has been run with another."""
         if k < state.at:
             return state
-        one = state.pieces[k]
+        one = state.pieces.by_begin[k]
         feed = {one.entry: state.value}
         for name in one.inputs:
             feed[name] = state.inputs[name]
-        names = one.names(state.says)
-        found = one.session.run(names, feed, self._paths)
+        found = one.session.run(one.names, feed)
         state.value, state.at = found[0], one.end + 1
-        for name, array in zip(names[1:], found[1:], strict=True):
+        for name, array in zip(one.names[1:], found[1:], strict=True):
             state.said[name] = array
         return state
 
     def site(self, state: OnnxState) -> Any:
         """What the ramps have said; their heads know where to look."""
         return state.said
-
-    def value(self, state: OnnxState) -> Tensor:
-        """The activation that a pass has come to."""
-        return torch.from_numpy(state.value)
 
     def mask(self, state: OnnxState) -> Tensor | None:
         """[N, L] 1 for a token and 0 for padding; None when the model has no such input."""
@@ -192,7 +198,7 @@ class OnnxModel:
         index = np.array(rows, np.int64)
         inputs = {name: array[index] for name, array in state.inputs.items()}
         said = {name: array[index] for name, array in state.said.items()}
-        return OnnxState(state.value[index], inputs, state.pieces, state.says, state.at, said)
+        return OnnxState(state.value[index], inputs, state.pieces, state.at, said)
 
     def join(self, states: Sequence[OnnxState]) -> OnnxState:
         """One state for the rows of several that stand at the same site and differ in nothing but N."""
@@ -200,7 +206,7 @@ class OnnxModel:
         inputs = {name: np.concatenate([one.inputs[name] for one in states]) for name in first.inputs}
         said = {name: np.concatenate([one.said[name] for one in states]) for name in first.said}
         value = np.concatenate([one.value for one in states])
-        return OnnxState(value, inputs, first.pieces, first.says, first.at, said)
+        return OnnxState(value, inputs, first.pieces, first.at, said)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Scores [N, C] of a whole pass."""
@@ -254,8 +260,7 @@ def every_value(
     backbone: Backbone, inputs: Sequence[str], threads: int
 ) -> Callable[[Mapping[str, Tensor]], list[Tensor]]:
     """A whole pass that gives the value at every site, and the scores last."""
-    graph = piece(backbone, 0, len(backbone.sites), 0, backbone.sites)
-    session = session_of(graph, backbone.weights, threads)
+    session = session_of(piece(backbone, 0, len(backbone.sites), backbone.sites), backbone.weights, threads)
     taken, names = {one.name for one in session.get_inputs()}, list(backbone.values)
 
     def values(given: Mapping[str, Tensor]) -> list[Tensor]:

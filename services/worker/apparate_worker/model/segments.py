@@ -46,7 +46,7 @@ class SegmentedModel:
     sides: tuple[tuple[int, ...], ...] = field(default=())
     """Which side values each segment takes."""
 
-    def arrange(self, opened: Sequence[int]) -> None:
+    def arrange(self, opened: Sequence[int], says: object) -> None:
         """Nothing to do: rows can part at every site."""
 
     def start(self, inputs: Mapping[str, Tensor], says: object = ()) -> State:

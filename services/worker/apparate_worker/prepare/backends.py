@@ -24,7 +24,7 @@ from apparate_worker.model.segments import SegmentedModel, State, assemble
 from apparate_worker.prepare.bootstrap import BootstrapData
 from apparate_worker.prepare.compiling import compile_segments, compiler, load_whole
 from apparate_worker.prepare.job import Job
-from apparate_worker.prepare.profiling import batch_sizes
+from apparate_worker.prepare.profiling import InGraph, batch_sizes
 from apparate_worker.prepare.progress import Step
 
 MOST_CHANGED = 0.001  # share of records whose answer may change: near-ties, which rounding decides
@@ -265,8 +265,8 @@ def measurable(
     constants: Mapping[str, Tensor],
     heads: Sequence[RampHead],
     sites: Sequence[int],
-) -> tuple[Any, Sequence[Any], Any]:
-    """(model in segments, its ramps, the uncut model where that is another) for the profile.
+) -> tuple[Any, Sequence[Any], InGraph | None]:
+    """(model in segments, its ramps, what else is to be measured) for the profile.
 
     `pieces` is cut at `sites`, each of which has one of `heads`.
     """
@@ -284,11 +284,12 @@ def measurable(
             mask_input=pieces.inputs[pieces.mask] if pieces.mask is not None else None,
             threads=job.document.model.spec.serving.threads,
         )
-        for _ in range(2)
+        for _ in range(3)
     ]
-    (model, ramps), (whole, _) = made
+    (model, ramps), (whole, _), (heard, _) = made
     model.cut_at(range(len(sites)))
-    return model, ramps, whole
+    heard.cut_at(range(len(sites)), tuple((r, True) for r in range(len(heads))))
+    return model, ramps, InGraph(whole, heard)
 
 
 class EverySite:

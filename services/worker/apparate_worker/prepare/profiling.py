@@ -40,6 +40,16 @@ class Profile:
     full_ms: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class InGraph:
+    """More of a model whose parts have borders that the whole has not, and whose ramps are in its graph."""
+
+    whole: Any
+    """Uncut: a pass without open exits has no borders."""
+    heard: Any
+    """In segments that say what their ramps do; every ramp bears what its border costs."""
+
+
 class Stopwatch:
     """Marks along the work of a device, and the milliseconds between them; on a GPU they are events in its stream."""
 
@@ -84,13 +94,9 @@ def profile(
     device: torch.device,
     step: Callable[[float], None],
     budget_s: float = BUDGET_S,
-    whole_model: Any = None,
+    in_graph: InGraph | None = None,
 ) -> Profile:
-    """Measure. Raises InvalidProfile when the parts do not add up to the whole, on a machine too busy to measure on.
-
-    whole_model: the same model uncut, where a pass without open exits has no borders and the model's parts have; then
-    ramps are in the graph, and each bears what its border costs.
-    """
+    """Measure. Raises InvalidProfile when the parts do not add up to the whole, on a machine too busy to measure on."""
     watch = Stopwatch(device)
     batches = [data.take(data.typical(size), device) for size in sizes]
     parts: list[list[list[float]]] = [[] for _ in sizes]
@@ -101,9 +107,9 @@ def profile(
     with torch.inference_mode():
         while done < LEAST or (done < MOST and time.perf_counter() - began < budget_s):
             for b, inputs in enumerate(batches):
-                total = _plain(model if whole_model is None else whole_model, inputs, watch)
+                total = _plain(model if in_graph is None else in_graph.whole, inputs, watch)
                 segments = _segments(model, inputs, watch)
-                reached, overheads = _ramps(model, heads, inputs, watch)
+                reached, overheads = _ramps(model if in_graph is None else in_graph.heard, heads, inputs, watch)
                 if done >= 0:
                     whole[b].append(total)
                     parts[b].append(segments)
@@ -114,7 +120,7 @@ def profile(
     segment_ms, overhead, to_ramps = (
         np.array([np.quantile(one, QUANTILE, axis=0) for one in each]) for each in (parts, ramps, before)
     )
-    if whole_model is not None:
+    if in_graph is not None:
         full = np.array([np.quantile(one, QUANTILE) for one in whole])
         return in_one(tuple(sizes), segment_ms, np.maximum(to_ramps - segment_ms[:, :-1], 0.0) + overhead, full)
     return fitted(tuple(sizes), np.cumsum(segment_ms, axis=1), overhead, np.array([np.min(one) for one in whole]))

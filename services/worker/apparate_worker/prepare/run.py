@@ -252,8 +252,8 @@ def _ramps(
     heads = [_head(one, tail, job.device) for one in trained]
     sizes = tuple(sorted({1, spec.serving.max_batch}))
     with job.stage("choosing") as step:
-        cut_up, ramps, whole = measurable(job, backend, pieces, constants, heads, range(len(heads)))
-        rough = profile(cut_up, ramps, data, sizes, job.device, step, budget_s=CHOOSING_S, whole_model=whole)
+        cut_up, ramps, more = measurable(job, backend, pieces, constants, heads, range(len(heads)))
+        rough = profile(cut_up, ramps, data, sizes, job.device, step, budget_s=CHOOSING_S, in_graph=more)
         chosen = choose(rough, torch.stack([one.leaves for one in trained], 1).numpy())
     save_cut(job.partial, keep(pieces, chosen))
     save_ramps(job.partial, [heads[r] for r in chosen])
@@ -307,12 +307,12 @@ def _profile(
     tail = Tail.of(pieces.tail, constants, job.device) if pieces.tail is not None else None
     heads = load_ramps(job.partial, described, job.device, tail)
     sites = [ramp["site"] for ramp in described]
-    model, ramps, whole = measurable(job, backend, pieces, constants, heads, sites)
+    model, ramps, more = measurable(job, backend, pieces, constants, heads, sites)
     sizes = batch_sizes(job.document.model.spec.serving.max_batch)
     with job.stage("latencies") as step:
         for attempt in range(PROFILE_TRIES):
             try:
-                found = profile(model, ramps, data, sizes, job.device, step, whole_model=whole)
+                found = profile(model, ramps, data, sizes, job.device, step, in_graph=more)
                 return RampCatalog(found.batch_sizes, found.reach_ms, found.overhead_ms, found.full_ms)
             except (InvalidProfile, InvalidCatalog) as error:
                 problem = InvalidProfile(str(error))
