@@ -42,7 +42,7 @@ class Duration:
 
 
 COMPUTE = ("compute_input", "compute_infer", "compute_output")
-KINDS = ("success", "fail", "queue", *COMPUTE)
+KINDS = ("success", "fail", "queue", *COMPUTE, "cache_hit")
 
 
 class Statistics:
@@ -57,6 +57,11 @@ class Statistics:
     def answered(self, seconds: float) -> None:
         """A request got its answer, `seconds` after it came. Event loop only."""
         self._success.add(1, seconds)
+
+    def given_again(self, seconds: float) -> None:
+        """A request got an answer that was kept. Event loop only."""
+        self._success.add(1, seconds)
+        self._kinds["cache_hit"].add(1, seconds)
 
     def failed(self, seconds: float) -> None:
         """A request that was taken, or found no room, got none. Event loop only."""

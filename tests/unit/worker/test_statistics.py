@@ -60,7 +60,9 @@ def test_answers_and_failures_have_their_time():
     statistics = Statistics()
     statistics.answered(0.5)
     statistics.answered(0.25)
+    statistics.given_again(0.25)
     statistics.failed(2.0)
     found = statistics.told("m", "1")["inference_stats"]
-    assert found["success"] == {"count": 2, "ns": 750_000_000}
+    assert found["success"] == {"count": 3, "ns": 1_000_000_000}
+    assert found["cache_hit"] == {"count": 1, "ns": 250_000_000}
     assert found["fail"] == {"count": 1, "ns": 2_000_000_000}

@@ -178,7 +178,7 @@ class Dataplane:
     ) -> InferResponse:
         """An answer that was given before, of the plain model."""
         pending.logits, pending.labels = known, known.argmax(axis=1)
-        self.statistics.answered(time.monotonic() - pending.arrived)
+        self.statistics.given_again(time.monotonic() - pending.arrived)
         answer = self._response(request, pending, wanted)
         answer.parameters["cached"] = True
         if request.top:

@@ -229,7 +229,9 @@ def _schemas() -> Json:
                     last_inference=WHOLE | {"description": "Milliseconds since 1970."},
                     inference_count=WHOLE,
                     execution_count=WHOLE,
-                    inference_stats=_answered(success=counted, fail=counted, queue=counted, **computed),
+                    inference_stats=_answered(
+                        success=counted, fail=counted, queue=counted, cache_hit=counted, **computed
+                    ),
                     batch_stats=_list(_answered(batch_size=WHOLE, **computed)),
                 )
             )
