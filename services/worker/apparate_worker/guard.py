@@ -94,6 +94,11 @@ class WorkerGuard:
         """Probability with which to check the next pass that may let answers go."""
         return self._guard.share
 
+    @property
+    def samples(self) -> bool:
+        """Whether most passes go unchecked, but for moments of doubt."""
+        return self._kept.share < 1.0 and not self._guard.ledger.scarce
+
     def observe(self, wrong: Sequence[bool], share: float = 1.0) -> GuardState:
         """Take the outcome of a pass in order of release: True for an early answer that disagrees with the model's.
 

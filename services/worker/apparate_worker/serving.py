@@ -227,7 +227,7 @@ class Serving:
         stay where most passes may stop at them.
         """
         crowd = self._crowd()
-        if not crowd or (schedule.plan.exits_open and self._guard.share < 1.0):
+        if not crowd or (schedule.plan.exits_open and self._guard.samples):
             self._shedding = False
             return self._crowded(schedule) if crowd else schedule
         parked = self._parked
@@ -274,8 +274,8 @@ class Serving:
 
         Answered rows step aside wherever that makes the others faster: their answers have left, and the rest of their
         way, which is only for feedback, is cheaper together with others' in a quiet moment. When there is none, because
-        those aside fill the room there is, the batch stays whole: in parts it would be more work. A batch that stands
-        for others which are not checked stays whole too, so that the guard hears of it at once.
+        those aside fill the room there is, the batch stays whole: in parts it would be more work. Where a batch stands
+        for others that are not checked it stays whole too, so that the guard hears of it at once.
         """
         one = flight.parts[0][0]
         outputs, timed = self._engine.run(flight.journey, waits=not one.whole), one.timed
@@ -292,7 +292,7 @@ class Serving:
             if not self._engine.divides:
                 continue
             waiting = flight.waiting()
-            if self._shedding or one.share < 1.0 or not self._room(flight.rows):
+            if self._shedding or self._guard.samples or not self._room(flight.rows):
                 continue
             if not waiting:
                 if output.step.ramp != FINAL:

@@ -14,6 +14,7 @@ from apparate.contract.wire import decode_feedback, encode_feedback
 from apparate.feedback import FINAL, FeedbackBatch
 from apparate.plan import Plan
 from apparate.service.telemetry import Telemetry
+from apparate_worker import serving
 from apparate_worker.batching import Batcher
 from apparate_worker.compact import Compact, partings
 from apparate_worker.device import DeviceThread
@@ -22,7 +23,7 @@ from apparate_worker.errors import InferenceFailed, NotReady
 from apparate_worker.feedback import Identity, Reporter
 from apparate_worker.guard import Promise, WorkerGuard
 from apparate_worker.metering import Meter, forced
-from apparate_worker.passes import Flight, Pass
+from apparate_worker.passes import Flight, Parked, Pass
 from apparate_worker.pending import Item, Pending
 from apparate_worker.release import Release
 from apparate_worker.serving import Serving
@@ -35,7 +36,7 @@ PLAN = Plan.of(3, [0, 2], THRESHOLDS)
 class Sampling(WorkerGuard):
     """Never closes, and checks a pass with the probability it is given."""
 
-    share = 0.3
+    share, samples = 0.3, True
     heard, unheard = 0, 0
 
     def admit(self, schedule):
@@ -122,9 +123,25 @@ async def test_only_checked_passes_tell_the_guard_and_have_final_labels_and_shad
     assert all(not done.pooled for done in reports.passes if not done.whole)
 
 
-async def test_a_crowd_does_not_take_the_ramps_from_passes_that_stop_at_them():
-    _, _, reports, _, _ = await serve(items(2000))
+@pytest.mark.parametrize("share", [0.3, 1.0], ids=["most unchecked", "in doubt"])
+async def test_in_a_crowd_passes_keep_their_ramps_and_the_guard_hears_of_each_at_once(share, monkeypatch):
+    monkeypatch.setattr(serving, "PARKED_S", 0.0)
+    late = []
+    monkeypatch.setattr(Parked, "add", lambda self, flight: late.append(flight))
+    _, _, reports, _, _ = await serve(items(2000), share=share)
     assert all(done.labels for done in reports.passes)
+    assert not late
+
+
+async def test_the_doubt_of_a_moment_ends_in_a_crowd_too():
+    guard, schedule = WorkerGuard(Promise(0.01, 0.1, 0.95), 3), Schedule(PLAN, 3)
+    guard.admit(schedule)
+    guard.observe([False] * 50_000)
+    guard.observe([True] + [False] * 7, 0.1)
+    assert (guard.share, guard.samples) == (1.0, True)
+    for _ in range(3):
+        guard.observe([False] * 8, 1.0)
+    assert guard.share == 0.1
 
 
 async def test_a_plan_without_open_exits_is_checked_whatever_the_guard_says():
