@@ -126,7 +126,7 @@ class Batcher:
             while self._closed is None:
                 due_s = self.due_s(now)
                 if due_s is not None and due_s <= 0:
-                    return self._pop(now)
+                    return self.pop(now)
                 if now >= give_up:
                     return []
                 self._changed.wait(min(give_up - now, due_s if due_s is not None else timeout_s))
@@ -173,7 +173,8 @@ class Batcher:
         assert high is not None
         return high
 
-    def _pop(self, now: float) -> list[Item]:
+    def pop(self, now: float) -> list[Item]:
+        """The next batch, due or not. Under the lock; some must wait."""
         high, low = self._lines
         batch: list[Item] = []
         rows = self._rows(now) if self._dated else self.policy.most

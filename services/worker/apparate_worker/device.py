@@ -126,7 +126,9 @@ class DeviceThread:
     def _turn(self) -> None:
         """Serve the next batch, or take parked rows on when nobody waits or they have waited for too long."""
         scheduler = self._scheduler
-        parked = any(one.parked for one in scheduler.servings)
+        parked = 0
+        for one in scheduler.servings:
+            parked += one.parked
         taken = scheduler.take(0.0 if parked else IDLE_TICK_S)
         with self._device:
             self._work(taken)

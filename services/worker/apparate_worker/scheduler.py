@@ -121,8 +121,9 @@ class Scheduler(Generic[T]):
             del self._uses[id(serving)]
 
     def used(self, serving: T, seconds: float) -> None:
-        """Count the device time that this one has had."""
-        self._uses[id(serving)].add(seconds, self._clock())
+        """Count the device time that this one has had; nobody asks while it is the only one."""
+        if len(self.servings) > 1:
+            self._uses[id(serving)].add(seconds, self._clock())
 
     def due(self) -> bool:
         """Whether a batch would start at once."""
@@ -151,7 +152,7 @@ class Scheduler(Generic[T]):
                         wait_s = due_s
                 if due:
                     one = due[0] if len(due) == 1 else self._choice(due, now)
-                    return one, one.batcher.take(0.0)
+                    return one, one.batcher.pop(now)
                 if now >= give_up:
                     return None
                 self.changed.wait(wait_s)
