@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -171,3 +172,19 @@ def test_no_process_outlives_the_command(document: Path) -> None:
         assert len(children) == 3  # worker, controller, Redis
         serve.send(signal.SIGKILL)
         eventually(lambda: not any(is_alive(pid) for pid in children))
+
+
+def test_together_one_worker_answers_for_every_model_of_the_file(document: Path) -> None:
+    first, second = (write_document(document.parent, name=name) for name in ("tiny", "twin"))
+    (prepared,) = (one.document.prepared for one in read([first]))
+    shutil.copytree(prepared, prepared.with_name("twin"), dirs_exist_ok=True)
+    both = document.parent / "both.yaml"
+    both.write_text(f"{first.read_text()}---\n{second.read_text()}")
+    stack = LocalStack(
+        read([both]), free_ports=True, adapt=False, together=True, log=LogWriter(io.StringIO(), human=False)
+    )
+    with stack:
+        assert [one.model for one in stack.endpoints] == ["default/tiny", "default/twin"]
+        assert len({one.http for one in stack.endpoints}) == len(list(stack.children)) == 1
+        for name in ("tiny", "twin"):
+            assert ask(stack.endpoints[0].http, points(1), name=name)["model_name"] == name

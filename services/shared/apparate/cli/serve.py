@@ -27,13 +27,18 @@ def serve_command(
     workers: Annotated[
         int | None, typer.Option(min=1, max=64, help="Workers of each model, instead of spec.serving.replicas.")
     ] = None,
+    together: Annotated[
+        bool, typer.Option("--together", help="Serve all models in one worker, or in each of --workers; from one file.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the endpoints as one line of JSON.")] = False,
 ) -> int:
     """Serve models on this machine: workers, controller and Redis. Ctrl-C drains; a second one ends at once."""
     served = read(file)
+    if together and len(file) > 1:
+        raise CommandError("--together serves the models of one file: put the documents into one", BAD_INPUT)
     if prepare:
         prepare_all(served)
-    stack = LocalStack(served, redis_url=redis_url, workers=workers)
+    stack = LocalStack(served, redis_url=redis_url, workers=workers, together=together)
     restore = on_signals(stack)
     try:
         stack.start()

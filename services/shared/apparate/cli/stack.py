@@ -21,6 +21,7 @@ CONTROLLER_NICENESS = 10  # one machine does both: answers come before adaptatio
 CONTROLLER_PORT = 8070  # where `apparate status` looks first; a free one when somebody has it
 DRAIN_MARGIN_S = 10.0  # on top of the spec's drain time: the process has to end, too
 CONTROLLER_STOP_S = 10.0
+TOGETHER = "all"  # name of the workers that serve every model
 
 
 class StackFailed(RuntimeError):
@@ -50,7 +51,7 @@ class LocalStack:
 
     A thread of its own owns the processes: the kernel ends them when that thread does, so nothing outlives us. A
     process that dies is started again with backoff, on the ports it had. `adapt=False` serves the plain models:
-    no Redis, no controller.
+    no Redis, no controller. `together=True` serves all models in each worker, which must then be of one file.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class LocalStack:
         workers: int | None = None,
         adapt: bool = True,
         free_ports: bool = False,
+        together: bool = False,
         log: LogWriter | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
@@ -72,6 +74,7 @@ class LocalStack:
         self._workers = workers
         self._adapt = adapt
         self._free_ports = free_ports
+        self._together = together
         # EEM_ settings are ours to give: one that is left over in the shell would change a child in silence
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("EEM_")}
         self._environ = {**inherited, "PYTHONUNBUFFERED": "1", **(environ or {})}
@@ -107,11 +110,15 @@ class LocalStack:
     def endpoints(self) -> list[Endpoint]:
         """Where the workers that are ready listen."""
         return [
-            Endpoint(model, str(w.ready["name"]), str(w.ready["http"]), str(w.ready["grpc"]))
-            for model, several in self.workers.items()
-            for w in several
+            Endpoint(_key(one), str(w.ready["name"]), str(w.ready["http"]), str(w.ready["grpc"]))
+            for one in self.served
+            for w in self.workers.get(self._group(one), ())
             if w.ready is not None
         ]
+
+    def _group(self, one: Served) -> str:
+        """Which workers serve a model."""
+        return TOGETHER if self._together else _key(one)
 
     @property
     def controller_url(self) -> str:
@@ -196,24 +203,25 @@ class LocalStack:
 
     def _make_workers(self) -> Iterator[tuple[str, list[Child]]]:
         taken: set[int] = set()
-        for one in self.served:
+        for one in self.served[:1] if self._together else self.served:
             metadata, serving = one.document.model.metadata, one.document.model.spec.serving
             children = []
-            for index in range(serving.replicas if self._workers is None else self._workers):
+            name, replicas = (TOGETHER, 1) if self._together else (metadata.name, serving.replicas)
+            for index in range(replicas if self._workers is None else self._workers):
                 http, grpc = (
                     0 if self._free_ports else next_port(port, index, taken)
                     for port in (serving.protocols.http.port, serving.protocols.grpc.port)
                 )
                 environ = {
                     "EEM_WORKER_DOCUMENT": str(one.file.resolve()),
-                    "EEM_WORKER_MODEL": metadata.name,
-                    "EEM_WORKER_NAME": f"{metadata.name}-{index}",
+                    "EEM_WORKER_MODEL": "" if self._together else metadata.name,
+                    "EEM_WORKER_NAME": f"{name}-{index}",
                     "EEM_WORKER_REDIS_URL": self.redis_url if self._adapt else "",
                     "EEM_WORKER_HTTP_PORT": str(http),
                     "EEM_WORKER_GRPC_PORT": str(grpc),
                 }
-                children.append(self._child(f"worker {metadata.name}-{index}", "apparate_worker", environ))
-            yield f"{metadata.namespace}/{metadata.name}", children
+                children.append(self._child(f"worker {name}-{index}", "apparate_worker", environ))
+            yield self._group(one), children
 
     def _make_controller(self) -> Child:
         files = dict.fromkeys(str(one.file.resolve()) for one in self.served)
@@ -271,6 +279,11 @@ class LocalStack:
                     child.wait(5.0)
                     break
             self._clean = self._clean and child.status in (0, None)
+
+
+def _key(one: Served) -> str:
+    metadata = one.document.model.metadata
+    return f"{metadata.namespace}/{metadata.name}"
 
 
 def next_port(wanted: int, index: int, taken: set[int]) -> int:
