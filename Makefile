@@ -11,7 +11,7 @@ CLUSTER := PYTHONPATH=tools/cluster $(BIN)/python -m apparate_cluster
 IMAGES := PYTHONPATH=tools/images:tools/cluster $(BIN)/python -m apparate_images --links .cache/images
 TOOLS := .cache/cluster/bin# links to the built Kubernetes tools
 
-.PHONY: help setup demo docs release test test-unit test-drift test-integration test-conformance fuzz test-cluster test-e2e test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-load cluster-status cluster-down images lint format generate verify check lock bench bench-batching bench-operator bench-delivery bench-models bench-serving dashboards clean
+.PHONY: help setup demo docs release test test-unit test-drift test-integration test-conformance fuzz test-cluster test-e2e test-gpu cluster-tools test-tools lint-tools control-plane cluster-up cluster-load cluster-status cluster-down images lint format generate verify check lock bench bench-batching bench-compact bench-operator bench-delivery bench-models bench-serving dashboards clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,6 +109,9 @@ bench: setup ## Speed of the method on this machine
 
 bench-serving: setup ## The worker as a server beside MLServer, KServe, LitServe and Mosec (ARGS="--only noop")
 	PYTHONPATH=tools/cluster $(BIN)/python tools/bench/serving $(ARGS)
+
+bench-compact: setup ## What the mode compact saves at saturation (ARGS="--data FOLDER" with the demo's CIFAR files)
+	$(BIN)/python tools/bench/compact.py $(ARGS)
 
 bench-models: setup ## Three models on one device, overloaded: requests that miss their objective, by scheduling rule
 	PYTHONPATH=tests:tools/cluster $(BIN)/python tools/bench/several_models.py $(ARGS)
