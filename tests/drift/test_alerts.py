@@ -92,7 +92,7 @@ def test_its_runbook_has_every_part(alert: str) -> None:
 
 
 def test_every_runbook_has_an_alert() -> None:
-    pages = {path.stem for path in (ROOT / "docs/runbooks").glob("*.md")} - {"README"}
+    pages = {path.stem for path in (ROOT / "docs/runbooks").glob("*.md")} - {"index"}
     assert pages == set(ALERTS)
 
 
@@ -102,3 +102,9 @@ def test_a_label_that_an_annotation_names_is_one_that_the_alert_has() -> None:
         kept = {name for group in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for name in group.split(", ")}
         kept |= {"namespace", "model"} if "apparate:" in rule["expr"] else set()
         assert named <= kept, alert
+
+
+def test_the_docs_list_every_alert_with_its_severity() -> None:
+    page = (ROOT / "docs/dashboards.md").read_text()
+    listed = dict(re.findall(r"^\| \[(Apparate\w+)\]\(runbooks/\1\.md\) \| (\w+) \|", page, re.MULTILINE))
+    assert listed == {alert: rule["labels"]["severity"] for alert, rule in ALERTS.items()}
