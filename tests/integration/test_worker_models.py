@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
+import signal
+import sys
 import threading
 import weakref
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
+import httpx
 import numpy as np
 import pytest
 import redis
 import torch
 
+from apparate.contract.document import load_documents
 from apparate.contract.stream import FIELD, feedback_key
 from apparate.contract.wire import decode_feedback
 from apparate_proto.inference import open_inference_pb2 as pb
@@ -24,9 +29,10 @@ from apparate_worker.repository import Repository
 from apparate_worker.served import Declared
 from apparate_worker.settings import WorkerSettings
 from apparate_worker.worker import Worker
-from support.eventually import eventually_async
+from support.eventually import eventually, eventually_async
 from support.infer import client, json_body, message, scores, stub
-from support.models import a_document, a_prepared_model, items
+from support.models import a_document, a_prepared_model, items, write_prepared
+from support.processes import a_process
 
 
 class Shelf:
@@ -299,3 +305,24 @@ async def test_the_memory_of_a_replaced_version_is_free_although_the_collector_d
         finally:
             gc.enable()
             gc.unfreeze()
+
+
+def test_a_worker_process_reads_document_and_folder_anew_and_keeps_what_it_has_when_they_are_broken(tmp_path):
+    document = write_prepared(tmp_path, serving={"device": "cpu", "maxBatch": 2})
+    (folder,) = (one.prepared for one in load_documents(document))
+    settings = {"DOCUMENT": str(document), "HTTP_PORT": "0", "GRPC_PORT": "0", "MODEL_CONTROL": "explicit"}
+    environ = {f"EEM_WORKER_{name}": value for name, value in settings.items()}
+    with a_process([sys.executable, "-m", "apparate_worker"], environ) as process:
+        eventually(lambda: process.out or process.popen.poll() is not None, within=60)
+        with httpx.Client(base_url=f"http://{json.loads(process.out[0])['http']}", timeout=30) as c:
+            document.write_text(document.read_text().replace("maxBatch: 2", "maxBatch: 4"))
+            assert c.post("/v2/repository/models/tiny/load").json() == {}
+            assert 'apparate_batch_limit_requests{model="tiny",namespace="default"} 4.0' in c.get("/metrics").text
+            (folder / "ramps.safetensors").write_bytes(b"half a file")
+            answer = c.post("/v2/repository/models/tiny/load")
+            assert answer.status_code == 400
+            assert "ramps.safetensors" in answer.json()["error"]
+            again = c.post("/v2/models/tiny/infer", json=json_body(items(1)))
+            assert (again.status_code, again.json()["model_version"]) == (200, "2")
+        process.send(signal.SIGTERM)
+        assert process.wait(20) == 0
