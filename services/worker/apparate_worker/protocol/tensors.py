@@ -35,15 +35,20 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 BYTES = "BYTES"
 MAX_DIMENSIONS = 16
+MAX_ROOM = 2**48  # elements; far more than a body holds, far less than overflows
 
 
 def count(name: str, shape: Any) -> int:
     """Number of elements of a client's shape. Raises InvalidRequest for anything but a list of sizes from 0."""
     if not isinstance(shape, Sequence) or isinstance(shape, str) or len(shape) > MAX_DIMENSIONS:
         raise InvalidRequest(f"input {name!r}: shape must be a list of at most {MAX_DIMENSIONS} sizes")
+    room = 1
     for size in shape:
         if type(size) is not int or size < 0:
             raise InvalidRequest(f"input {name!r}: shape {list(shape)} has the size {size!r}, must be a number from 0")
+        room *= size or 1  # numpy wants room for the others also where one of them is 0
+    if room > MAX_ROOM:
+        raise InvalidRequest(f"input {name!r}: shape {list(shape)} is larger than any tensor")
     return math.prod(shape)
 
 
