@@ -172,6 +172,14 @@ def test_auto_goes_on_with_torch_when_the_other_changes_answers(tmp_path: Path, 
     assert not (document.prepared / "model.onnx").exists()
 
 
+def test_compile_without_a_compiler_is_refused_before_anything_is_trained(tmp_path: Path, monkeypatch):
+    document = image_document(tmp_path, "compile")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(UnsupportedModel, match=r"spec\.serving\.backend is compile, which needs a C\+\+ compiler"):
+        prepare(document)
+
+
 def test_onnx_on_a_gpu_is_refused_with_the_next_step(tmp_path: Path):
     document = image_document(tmp_path, "onnx")
     job = backends.Job(document, torch.device("cuda"), tmp_path, "key", lambda _: None)

@@ -20,6 +20,7 @@ from apparate_worker.model.ramps import RampHead
 from apparate_worker.model.segments import Run, SegmentedModel
 
 EAGER, COMPILE, ONNX = "eager", "compile", "onnx"
+GRAPH, GRAPH_WEIGHTS = "model.onnx", "model.onnx.data"
 CPU_FLAGS = Path("/proc/cpuinfo")
 PACKAGES = ("onnxruntime", "onnx")
 
@@ -37,7 +38,7 @@ def compiled_name(segment: int) -> str:
 def files_of(backend: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the files that a back end adds to a prepared folder; `backend` is the catalog's."""
     if backend.get("name") == ONNX:
-        return ("model.onnx", "model.onnx.data")
+        return (GRAPH, GRAPH_WEIGHTS)
     if backend.get("name") == COMPILE:
         return tuple(compiled_name(k) for k in range(int(backend["segments"])))
     return ()
@@ -119,5 +120,5 @@ def in_onnx(
         )
     except Exception as error:  # ONNX Runtime's own classes have RuntimeError and Exception for bases, by version
         words = str(error).strip().splitlines() or [type(error).__name__]
-        raise UnsupportedModel(f"ONNX Runtime cannot run {folder / 'model.onnx'}: {words[0]}") from error
+        raise UnsupportedModel(f"ONNX Runtime cannot run {folder / GRAPH}: {words[0]}") from error
     return model, tuple(OnnxHead(head, r) for r, head in enumerate(heads))

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from apparate_worker.model.backends import GRAPH, GRAPH_WEIGHTS
 from apparate_worker.model.errors import UnsupportedModel
 from apparate_worker.model.ramps import RampHead, RampShape
 
-GRAPH, WEIGHTS = "model.onnx", "model.onnx.data"
 OUTPUT = "output"
 INLINE_BELOW = 1024  # bytes; shapes and axes stay in the graph, where the optimizer folds them
 MOST_BYTES = 2**31 - 2**24  # of one graph with its weights, as the exporter hands it over
@@ -62,11 +62,11 @@ def save(model: ModelProto, folder: Path) -> None:
         folder / GRAPH,
         save_as_external_data=True,
         all_tensors_to_one_file=True,
-        location=WEIGHTS,
+        location=GRAPH_WEIGHTS,
         size_threshold=INLINE_BELOW,
         convert_attribute=False,
     )
-    (folder / WEIGHTS).touch()  # a model of nothing but small weights has none there
+    (folder / GRAPH_WEIGHTS).touch()  # a model of nothing but small weights has none there
 
 
 def load(folder: Path, sites: Sequence[str]) -> Backbone:
@@ -75,14 +75,16 @@ def load(folder: Path, sites: Sequence[str]) -> Backbone:
     Raises OSError and ValueError for a damaged file.
     """
     model = onnx.load(folder / GRAPH, load_external_data=False)
-    mapped = np.memmap(folder / WEIGHTS, dtype=np.uint8, mode="r") if (folder / WEIGHTS).stat().st_size else None
+    mapped = (
+        np.memmap(folder / GRAPH_WEIGHTS, dtype=np.uint8, mode="r") if (folder / GRAPH_WEIGHTS).stat().st_size else None
+    )
     weights = {}
     for tensor in model.graph.initializer:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
         place = {entry.key: entry.value for entry in tensor.external_data}
-        if mapped is None or place.get("location") != WEIGHTS:
-            raise ValueError(f"{folder / GRAPH}: {tensor.name} is in {place.get('location')}, expected {WEIGHTS}")
+        if mapped is None or place.get("location") != GRAPH_WEIGHTS:
+            raise ValueError(f"{folder / GRAPH}: {tensor.name} is in {place.get('location')}, expected {GRAPH_WEIGHTS}")
         begin, length = int(place.get("offset", 0)), int(place["length"])
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
         weights[tensor.name] = mapped[begin : begin + length].view(dtype).reshape(tuple(tensor.dims))

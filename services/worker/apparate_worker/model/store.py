@@ -27,7 +27,7 @@ from apparate.contract.document import Document
 from apparate.contract.resource import TensorSpec
 from apparate.service.telemetry import get_logger
 from apparate_worker.errors import words_of
-from apparate_worker.model.backends import COMPILE, EAGER, ONNX, files_of, in_onnx, with_compiled
+from apparate_worker.model.backends import COMPILE, EAGER, GRAPH_WEIGHTS, ONNX, files_of, in_onnx, with_compiled
 from apparate_worker.model.cutting import Cut, Source
 from apparate_worker.model.errors import InvalidPrepared, UnsupportedModel
 from apparate_worker.model.memory import check_room
@@ -221,7 +221,7 @@ def load_prepared(folder: Path, document: Document, device: torch.device) -> Pre
     inputs than the document's.
     """
     _check_whole(folder)
-    check_room(str(folder), sum((folder / name).stat().st_size for name in (MODEL, RAMPS)), device)
+    check_room(str(folder), _weights(folder), device)
     catalog = read_catalog(folder)
     extra = catalog.extra
     try:
@@ -239,6 +239,14 @@ def load_prepared(folder: Path, document: Document, device: torch.device) -> Pre
         )
     _check_fits(folder, model, heads, {spec.name: _harmless(spec, device) for spec in inputs})
     return PreparedModel(catalog, model, heads, inputs, output, classes)
+
+
+def _weights(folder: Path) -> int:
+    """Bytes of weights that a worker holds of a folder. ONNX Runtime maps its file and repacks it twice: for what the
+    plan hears, and for all."""
+    graph = folder / GRAPH_WEIGHTS
+    copies = 2 * graph.stat().st_size if graph.is_file() else (folder / MODEL).stat().st_size
+    return copies + (folder / RAMPS).stat().st_size
 
 
 def _running(

@@ -36,6 +36,7 @@ MEASURE_S, LEAST_ROUNDS, MOST_ROUNDS = 4.0, 5, 60
 QUANTILE = 0.25  # of the rounds, as for the profile
 COMPILE_S = 90.0  # longest time to compile a candidate that nobody asked for
 LEAST_GAIN = 0.03  # another back end than torch must be faster by this share
+NEEDS = "a C++ compiler (g++ or clang++), and on a GPU Triton"
 ASKED_FOR = "spec.serving.backend asks for it"
 Run = Callable[[Mapping[str, Tensor]], Tensor]
 
@@ -63,6 +64,10 @@ def choose_backend(job: Job, data: BootstrapData, pieces: Cut, constants: Mappin
     Raises UnsupportedModel when the document names one that cannot be had or that changes answers.
     """
     wanted = job.document.model.spec.serving.backend
+    if wanted == COMPILE:  # its segments are compiled, compared and measured once it is known which ramps there are
+        if not compiler(job.device):
+            raise UnsupportedModel(f"spec.serving.backend is {wanted}, which needs {NEEDS}; take auto or eager")
+        return described(COMPILE, ASKED_FOR)
     eager: Run = assemble(keep(pieces, []), constants, job.device)
     runs: dict[str, Run] = {EAGER: eager}
     tried = {EAGER: Candidate(EAGER)}
@@ -99,8 +104,6 @@ def _makers(job: Job, wanted: str) -> dict[str, Callable[..., Run]]:
     measured, so there it is tried only in its place."""
     if wanted == ONNX:
         return {ONNX: _onnx}
-    if wanted == COMPILE:
-        return {COMPILE: _compiled}
     if job.device.type == "cpu" and has_onnx():
         return {ONNX: _onnx}
     return {COMPILE: _compiled} if compiler(job.device) else {}
@@ -133,11 +136,6 @@ def _onnx(job: Job, data: BootstrapData, pieces: Cut, constants: Mapping[str, Te
 
 def _compiled(job: Job, data: BootstrapData, pieces: Cut, constants: Mapping[str, Tensor]) -> Run:
     """The whole model as one; its segments are compiled once it is known which ramps there are."""
-    asked = job.document.model.spec.serving.backend == COMPILE
-    if asked:  # then its speed decides nothing
-        if not compiler(job.device):
-            raise UnsupportedModel("this machine has no C++ compiler (g++ or clang++), which torch.compile needs")
-        return assemble(keep(pieces, []), constants, job.device)
     whole = keep(pieces, [])
     compile_segments(job, data, whole, constants, within_s=COMPILE_S)
     found: Run = load_whole(job, whole, constants)
