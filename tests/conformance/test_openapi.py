@@ -45,14 +45,15 @@ CHECKS = [
 FORMS = ("as it is", "other path", "compressed", "with a length", *["changed"] * 4)
 POSITIVE, NEGATIVE = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
 SHARES = {  # of the cases
-    ("POST /v2/models/{model}/infer", POSITIVE): 0.5,
+    ("POST /v2/models/{model}/infer", POSITIVE): 0.6,
     ("POST /v2/models/{model}/versions/{version}/infer", NEGATIVE): 0.2,
     ("POST /v2/repository/index", POSITIVE): 0.02,
     ("POST /v2/repository/index", NEGATIVE): 0.04,
     ("POST /v2/repository/models/{model}/load", POSITIVE): 0.02,
     ("POST /v2/repository/models/{model}/unload", POSITIVE): 0.02,
 }
-REST = 0.2
+REST = 0.1
+SERVED = {"model": "tiny", "version": "1"}
 
 
 def ask(served: Any, case: Any, form: str, dice: random.Random) -> Response:
@@ -114,7 +115,7 @@ def test_what_schemathesis_makes_of_the_document_is_answered_as_it_says(served: 
         statuses += sent(served, one, POSITIVE, int(CASES * REST / len(others)), dice)
     print(f"{sum(statuses.values())} requests: {dict(statuses)}", file=sys.stderr)
     assert max(statuses) < 500
-    assert statuses[200] > CASES / 10  # else it was all refused at the door
+    assert statuses[200] > CASES / 3  # else it was all refused at the door
     assert sum(statuses.values()) > 3 * CASES
 
 
@@ -132,6 +133,8 @@ def sent(served: Any, operation: Any, mode: Any, cases: int, dice: random.Random
     )
     @hypothesis.given(operation.as_strategy(generation_mode=mode))
     def go(case: Any) -> None:
+        if case.path_parameters and "repository" not in case.path and dice.random() < 0.8:  # else most are 404
+            case.path_parameters |= {k: v for k, v in SERVED.items() if k in case.path_parameters}
         for form in FORMS if case.method == "POST" else FORMS[:1]:
             response = ask(served, case, form, dice)
             statuses[response.status_code] += 1
