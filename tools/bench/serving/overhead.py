@@ -28,40 +28,45 @@ from apparate.plan import Plan
 from apparate.service.redis_server import EmbeddedRedis
 
 CONNECTIONS = 16
-PLAIN, CLOSED, REPORTING = OURS, "exits closed", "exits closed, feedback"
+PLAIN, CLOSED, AJAR, REPORTING = OURS, "exits closed", "exits ajar", "exits ajar, feedback"
+AJAR_BY = 1e-30  # a threshold that opens the exits and lets only an error of nothing leave
 REVISION = 1
 Tell = Callable[[str], None]
 
 
 def feedback(model: Prepared, rounds: int, seconds: int, tell: Tell) -> dict[str, Any]:
-    """The plain model, a plan whose ramps run and let nobody go, and the same with feedback to a Redis."""
+    """The plain model, a plan whose ramps run and let nobody go, and one that opens exits, with feedback and without.
+
+    Open, because until an exit has been open passes look at ramps that are switched off, which is no steady state.
+    """
     with contextlib.ExitStack() as stack:
         bare = stack.enter_context(Bare(model))
-        url = stack.enter_context(_redis_with_plan(model))
-        plan = {"EEM_WORKER_REDIS_URL": url}
-        quiet = {**plan, "BENCH_NO_FEEDBACK": "1", "EEM_WORKER_NAME": "quiet"}
+        closed = {"EEM_WORKER_REDIS_URL": stack.enter_context(_redis_with_plan(model, 0.0))}
+        ajar = {"EEM_WORKER_REDIS_URL": stack.enter_context(_redis_with_plan(model, AJAR_BY))}
+        quiet = {"module": "instrumented", "BENCH_NO_FEEDBACK": "1"}
         servers = [
             start_worker(model, bare.traffic, name=PLAIN),
-            start_worker(model, bare.traffic, name=CLOSED, module="instrumented", **quiet),
-            start_worker(model, bare.traffic, name=REPORTING, **plan, EEM_WORKER_NAME="reporting"),
+            start_worker(model, bare.traffic, name=CLOSED, **quiet, **closed),
+            start_worker(model, bare.traffic, name=AJAR, **quiet, **ajar),
+            start_worker(model, bare.traffic, name=REPORTING, **ajar),
         ]
         for server in servers:
             stack.enter_context(server)
         for server in servers[1:]:
             _until_planned(server)
-        tell(f"{model.name}: plain, exits closed, with feedback; {CONNECTIONS} connections")
+        tell(f"{model.name}: plain, exits closed, exits ajar without and with feedback; {CONNECTIONS} connections")
         sides = {one.name: functools.partial(one.load, CONNECTIONS, seconds) for one in servers}
         samples = measure(sides, rounds, tell)
     ratios = {
         "rps with exits disabled against plain": ratio(samples, CLOSED, (PLAIN,)),
-        "rps with feedback against without": ratio(samples, REPORTING, (CLOSED,)),
+        "rps with feedback against without": ratio(samples, REPORTING, (AJAR,)),
     }
     return {"medians": summary(samples), "ratios": ratios, "samples": samples}
 
 
 @contextlib.contextmanager
-def _redis_with_plan(model: Prepared) -> Iterator[str]:
-    """A Redis that says: as many ramps as the budget bears, all closed."""
+def _redis_with_plan(model: Prepared, threshold: float) -> Iterator[str]:
+    """A Redis that says: as many ramps as the budget bears, all with this threshold."""
     document = model.document
     catalog = RampCatalog.from_json(json.loads((document.prepared / "catalog.json").read_text()))
     budget = document.model.spec.budget.ramp_overhead
@@ -69,7 +74,7 @@ def _redis_with_plan(model: Prepared) -> Iterator[str]:
     for ramp in range(catalog.ramps):
         if catalog.fits([*active, ramp], budget):
             active.append(ramp)
-    plan = Plan.of(REVISION, active, [0.0] * len(active), catalog.digest)
+    plan = Plan.of(REVISION, active, [threshold] * len(active), catalog.digest)
     server = EmbeddedRedis().start()
     try:
         client = redis.Redis.from_url(server.url)

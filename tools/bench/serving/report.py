@@ -118,9 +118,10 @@ def draw(figures: Mapping[str, Any], file: Path) -> None:
                     [max(s) - v for v, s in zip(values, spread, strict=True)]]  # fmt: skip
             colours = ["#1f6f8b" if name == OURS else "#b8c4cc" for name in names]
             axis.barh(names, values, xerr=ends, color=colours, error_kw={"lw": 0.8, "ecolor": "#555"})
-            for place, value in enumerate(values):
+            for place, (name, value) in enumerate(zip(names, values, strict=True)):
+                ink = "white" if name == OURS and value > 0.2 * max(values) else "black"
                 shown = f"{value:,.0f}" if key == "rps" else f"{value:.1f}"
-                axis.text(0, place, f" {shown}", va="center", fontsize=7, color="black")
+                axis.text(0, place, f" {shown}", va="center", fontsize=7, color=ink)
             axis.set_title(f"{title}: {words}", fontsize=9, loc="left")
             axis.tick_params(labelsize=7)
             axis.spines[["top", "right"]].set_visible(False)
