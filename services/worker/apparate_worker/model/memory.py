@@ -71,11 +71,10 @@ def _of_cgroups(root: Path) -> Iterator[Limit]:
     for line in _lines(root / "proc/self/cgroup"):
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
+        mounts: tuple[str, ...]
         if not controllers:
-            mounts, names = (
-                ("sys/fs/cgroup", "sys/fs/cgroup/unified"),
-                ("memory.max", "memory.current", "inactive_file"),
-            )
+            mounts = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
+            names = ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             mounts = ("sys/fs/cgroup/memory",)
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
