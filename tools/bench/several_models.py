@@ -84,7 +84,7 @@ class OpenGuard(WorkerGuard):
         """As planned."""
         return schedule
 
-    def observe(self, wrong: Sequence[bool]) -> GuardState:
+    def observe(self, wrong: Sequence[bool], share: float = 1.0) -> GuardState:
         """Hear nothing."""
         return self.state
 
