@@ -25,13 +25,16 @@ def load(name: str) -> ModuleType:
         sys.path.remove(str(TOOLS))
 
 
+EVERYTHING = ["wire", "resource", "crd", "settings", "metrics", "inference_protocol", "command_line", "site"]
+
+
 @pytest.fixture
 def rendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.syspath_prepend(str(TOOLS))
     return getattr(load("generate"), request.param)()  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("rendered", ["wire", "resource", "crd", "settings", "metrics", "inference_protocol", "command_line"], indirect=True)
+@pytest.mark.parametrize("rendered", EVERYTHING, indirect=True)
 def test_generated_files_are_what_the_code_says(rendered: dict[str, str]) -> None:
     stale = [n for n, text in rendered.items() if not (ROOT / n).exists() or (ROOT / n).read_text() != text]
     assert not stale, "run `make generate` and commit"

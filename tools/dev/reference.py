@@ -160,8 +160,8 @@ def metrics_page(services: Mapping[str, Sequence[Metric]]) -> str:
     """Metrics, service by service."""
     parts = [
         "# Metrics\n\n",
-        "What `/metrics` of each service shows, from `services/shared/apparate/contract/metrics.py`, and `process_*` of "
-        "each process. Base units; a counter's name ends in `_total` there. Dashboards and alerts: "
+        "What `/metrics` of each service shows, from `services/shared/apparate/contract/metrics.py`, and `process_*` "
+        "of each process. Base units; a counter's name ends in `_total` there. Dashboards and alerts: "
         "[what an installation tells of itself](../dashboards.md).\n\n"
         "Every metric of a worker has `namespace` and `model`; which version, device and catalog that is says "
         "`apparate_worker_info`. `ramp` is the number of a ramp in the catalog, `final` the model's own answer. Who "
@@ -170,7 +170,7 @@ def metrics_page(services: Mapping[str, Sequence[Metric]]) -> str:
         "`nv_inference_queue_duration_us` as `apparate_queue_seconds_sum`, `nv_inference_compute_infer_duration_us` as "
         "`apparate_pass_seconds_sum`, `nv_inference_request_duration_us` as `apparate_release_seconds_sum`, "
         "`nv_inference_pending_request_count` as `apparate_waiting_requests`, `nv_gpu_memory_total_bytes` as "
-        "`apparate_gpu_memory_bytes{state=\"total\"}`.\n",
+        '`apparate_gpu_memory_bytes{state="total"}`.\n',
     ]
     for title, metrics in services.items():
         rows = [

@@ -23,8 +23,8 @@ def alerts_page() -> str:
         for rule in found
     ]
     return (
-        "# Runbooks\n\nOne page for each alert: what it means, what it costs users, what to look at, what to do, how to "
-        "silence it. `critical` wakes somebody, `warning` can wait for the day.\n\n"
+        "# Runbooks\n\nOne page for each alert: what it means, what it costs users, what to look at, what to do, how "
+        "to silence it. `critical` wakes somebody, `warning` can wait for the day.\n\n"
         + table(("alert", "severity", "in a sentence"), rows)
     )
 
