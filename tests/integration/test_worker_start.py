@@ -15,7 +15,13 @@ from apparate_worker.served import Declared
 from apparate_worker.settings import WorkerSettings
 from apparate_worker.worker import Worker
 from support.infer import client
-from support.models import a_document, a_prepared_model
+from support.models import a_document, a_prepared_model, a_worker, only
+
+
+@pytest.mark.parametrize(("workers", "answers"), [(0, 500), (4, 300)])
+async def test_the_budget_of_a_thousand_answers_is_shared_by_as_many_workers_as_there_are(workers, answers):
+    async with a_worker(workers=workers, serving={"replicas": 2}) as (worker, _, _):
+        assert only(worker).guard._guard.window.answers == answers  # of the least that a share may be
 
 
 async def test_a_worker_is_not_ready_before_its_model_has_warmed_up():

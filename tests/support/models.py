@@ -173,13 +173,14 @@ async def a_worker(
     name: str = "w1",
     plan: Plan | None = None,
     tracing: Tracing | None = None,
+    workers: int = 0,
     **spec: Any,
 ) -> AsyncIterator[tuple[Worker, str, str]]:
     """A worker in this process, on free ports: (worker, HTTP address, gRPC address). `plan` is in force at once."""
     prepared = prepared or a_prepared_model()
     document = a_document(inputs=prepared.inputs, **spec)
     settings = WorkerSettings.load(
-        {}, document=Path("tiny.yaml"), http_port=0, grpc_port=0, redis_url=redis_url, name=name
+        {}, document=Path("tiny.yaml"), http_port=0, grpc_port=0, redis_url=redis_url, name=name, workers=workers
     )
     worker = Worker([Declared(document, prepared)], settings, torch.device("cpu"), tracing)
     if plan is not None:

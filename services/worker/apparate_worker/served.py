@@ -112,7 +112,7 @@ class Served:
             on_passes=self._passed,
         )
         promise = Promise.of(spec.budget, spec.serving.checked_share)
-        self.guard = WorkerGuard(promise, catalog.ramps, max(spec.serving.replicas, 1))
+        self.guard = WorkerGuard(promise, catalog.ramps, self._sharers(spec.serving.replicas))
         self.keeper = PlanKeeper(catalog, spec.budget.ramp_overhead)
         remaining = remaining_table(catalog, TAIL_BATCHES * spec.serving.max_batch).tolist()
         self._compact = Compact(lambda ramp, rows: remaining[rows][ramp], seed=self._epoch)
@@ -266,13 +266,17 @@ class Served:
 
     def _follow_wishes(self, wishes: Wishes) -> None:
         """Take what changed in the spec and needs no restart. Event loop only."""
-        self.guard.keep(Promise.of(wishes.budget, wishes.checked_share), max(wishes.replicas, 1))
+        self.guard.keep(Promise.of(wishes.budget, wishes.checked_share), self._sharers(wishes.replicas))
         self._budget = wishes.budget.accuracy_loss
         self.meter.want(wishes.slo)
         self.batcher.policy.want(wishes.slo.latency_ms / 1e3 if wishes.slo else math.inf)
         self.dataplane.objective_s = self._limit_s(wishes.slo)
         self.keeper.ramp_budget = wishes.budget.ramp_overhead
         self._reporter.shadow_share = wishes.adaptation.shadow_share
+
+    def _sharers(self, replicas: int) -> int:
+        """Among how many workers the answers of the model, and so its budget, are shared."""
+        return self._settings.workers or max(replicas, 1)
 
     def _limit_s(self, slo: Slo | None) -> float | None:
         """After which an answer is of no use: the objective, under the policy that keeps to it."""

@@ -37,6 +37,13 @@ class WorkerSettings(ServiceSettings):
         description="explicit: requests may load, replace and unload the models of EEM_WORKER_DOCUMENT (the protocol's "
         "model repository). Whoever reaches the worker's ports can do so.",
     )
+    workers: int = Field(
+        default=0,
+        ge=0,
+        le=10_000,
+        description="How many workers share the model's answers, and with them its accuracy budget; 0: "
+        "spec.serving.replicas.",
+    )
     prepared: Path | None = Field(default=None, description="Folder of the prepared model; default: the document's.")
     redis_url: str = Field(default="", description="Redis for feedback, and for plans in local mode; empty: neither.")
     name: str = Field(default_factory=own_name, min_length=1, max_length=128, description="Name in feedback and logs.")

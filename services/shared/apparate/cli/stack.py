@@ -207,7 +207,8 @@ class LocalStack:
             metadata, serving = one.document.model.metadata, one.document.model.spec.serving
             children = []
             name, replicas = (TOGETHER, 1) if self._together else (metadata.name, serving.replicas)
-            for index in range(replicas if self._workers is None else self._workers):
+            several = replicas if self._workers is None else self._workers
+            for index in range(several):
                 http, grpc = (
                     0 if self._free_ports else next_port(port, index, taken)
                     for port in (serving.protocols.http.port, serving.protocols.grpc.port)
@@ -216,6 +217,7 @@ class LocalStack:
                     "EEM_WORKER_DOCUMENT": str(one.file.resolve()),
                     "EEM_WORKER_MODEL": "" if self._together else metadata.name,
                     "EEM_WORKER_NAME": f"{name}-{index}",
+                    "EEM_WORKER_WORKERS": str(several),
                     "EEM_WORKER_REDIS_URL": self.redis_url if self._adapt else "",
                     "EEM_WORKER_HTTP_PORT": str(http),
                     "EEM_WORKER_GRPC_PORT": str(grpc),
