@@ -93,7 +93,7 @@ def with_shape(*shape):
         (with_tensor(datatype="?"), "INVALID_ARGUMENT", "not known"),
         (with_tensor(name="y"), "INVALID_ARGUMENT", "'x' is missing"),
         (with_shape(-1, 16), "INVALID_ARGUMENT", "-1"),
-        (with_shape(2**62, 2**62), "INVALID_ARGUMENT", "takes"),
+        (with_shape(2**62, 2**62), "INVALID_ARGUMENT", "is larger than any tensor"),
         (with_shape(16), "INVALID_ARGUMENT", "batch first"),
         (pb.ModelInferRequest(model_name="tiny"), "INVALID_ARGUMENT", "'x' is missing"),
         (message(items(1), outputs=[{"name": "z"}]), "INVALID_ARGUMENT", "output 'z' is not known"),

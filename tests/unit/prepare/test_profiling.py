@@ -24,6 +24,13 @@ def test_a_segment_that_takes_no_time_is_refused():
         fitted((4,), np.array([[1.0, 1.0, 2.0]]), np.zeros((1, 2)), np.array([2.0]))
 
 
+def test_segments_may_take_as_much_longer_as_a_disturbed_pass_does():
+    reach, fastest = np.array([[1.0, 2.0, 3.0]]), np.array([1.7])
+    with pytest.raises(InvalidProfile):
+        fitted((4,), reach, np.zeros((1, 2)), fastest)
+    assert fitted((4,), reach, np.zeros((1, 2)), fastest, np.array([2.4])).full_ms[0] == 3.0
+
+
 def test_segments_that_do_not_add_up_to_the_whole_are_refused():
     with pytest.raises(InvalidProfile, match="too busy to measure on"):
         fitted((4,), np.array([[1.0, 2.0, 3.0]]), np.zeros((1, 2)), np.array([1.0]))

@@ -123,7 +123,12 @@ def profile(
     if in_graph is not None:
         full = np.array([np.quantile(one, QUANTILE) for one in whole])
         return in_one(tuple(sizes), segment_ms, np.maximum(to_ramps - segment_ms[:, :-1], 0.0) + overhead, full)
-    return fitted(tuple(sizes), np.cumsum(segment_ms, axis=1), overhead, np.array([np.min(one) for one in whole]))
+    fastest, usual = (np.array([found(one) for one in whole]) for found in (np.min, _usual))
+    return fitted(tuple(sizes), np.cumsum(segment_ms, axis=1), overhead, fastest, usual)
+
+
+def _usual(times: Sequence[float]) -> float:
+    return float(np.quantile(times, QUANTILE))
 
 
 def in_one(sizes: tuple[int, ...], steps_ms: Floats, ramps_ms: Floats, full_ms: Floats) -> Profile:
@@ -143,17 +148,21 @@ def in_one(sizes: tuple[int, ...], steps_ms: Floats, ramps_ms: Floats, full_ms: 
     return Profile(sizes, reach[:, :-1], ramps_ms + border[:, None], full_ms)
 
 
-def fitted(sizes: tuple[int, ...], reach_ms: Floats, overhead_ms: Floats, full_ms: Floats) -> Profile:
+def fitted(
+    sizes: tuple[int, ...], reach_ms: Floats, overhead_ms: Floats, full_ms: Floats, usual_ms: Floats | None = None
+) -> Profile:
     """A profile from segments' times: `reach_ms` [B, R+1] to the end of the pass, `full_ms` the fastest whole pass.
 
-    Short segments stand a busy machine much better than whole passes do, so the whole is their sum.
+    Short segments stand a busy machine much better than whole passes do, so the whole is their sum. usual_ms: a whole
+    pass that was disturbed as much as the segments were; they may take so long.
     Raises InvalidProfile where a time is not positive, or segments and whole differ too much to be of one pass.
     """
     steps = np.diff(reach_ms, axis=1, prepend=0.0)
     if (steps <= 0).any():
         b, r = np.argwhere(steps <= 0)[0]
         raise InvalidProfile(f"segment {r} took {steps[b, r]:.4f} ms at batch size {sizes[b]}, must be positive")
-    off = np.abs(reach_ms[:, -1] / full_ms - 1)
+    parts = reach_ms[:, -1]
+    off = np.maximum(1 - parts / full_ms, parts / (full_ms if usual_ms is None else usual_ms) - 1)
     if (off > DISAGREE).any():
         b = int(off.argmax())
         raise InvalidProfile(
