@@ -80,7 +80,7 @@ class Unready(BaseHTTPRequestHandler):
 
 
 class Ahead(Unready):
-    late_s, status, answer = 3600.0, 200, {"status": "ok", "problems": {}}
+    late_s, status, answer = 3600.0, 200, {"status": "ok", "problems": {}, "models": []}
 
 
 @pytest.fixture
@@ -103,3 +103,44 @@ def test_a_clock_that_is_off_is_told(address: str, capsys: pytest.CaptureFixture
     status, found = looked(["--url", address], capsys)
     assert (status, found["clock of the controller"][0]) == (0, "warn")
     assert found["clock of the controller"][1].startswith(("3599", "3600"))
+
+
+class Stale(Unready):
+    """A controller whose only worker refuses the plan, and whose other model has no worker."""
+
+    status = 200
+    models: ClassVar[dict[str, Any]] = {
+        "refusing": {
+            "workers": [{"name": "w", "refused": "another catalog", "refusedRevision": 2}],
+            "delivery": {"workers": 1},
+        },
+        "alone": {"workers": [], "delivery": {"workers": 0}},
+        "well": {"workers": [], "delivery": {"workers": 2, "updatedWorkers": 2}},
+    }
+
+    def do_GET(self) -> None:
+        name = self.path.rpartition("/")[2]
+        plan = {"revision": 2, "ramps": [{"ramp": 0}]}
+        view = {"namespace": "default", "name": name, "plan": plan, "reason": "so it is", **self.models.get(name, {})}
+        listed = [{"namespace": "default", "name": one} for one in self.models]
+        answers = {"/readyz": {"status": "ok", "problems": {}}, "/v1/models": {"models": listed}}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(answers.get(self.path, view)).encode())
+
+
+@pytest.mark.parametrize("address", [Stale], indirect=True)
+def test_models_without_workers_or_with_workers_that_refuse_are_faults(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, found = looked(["--url", address], capsys)
+    assert status == 1
+    assert {
+        name.rpartition("/")[2]: found[f"model {name}"][0]
+        for name in ("default/refusing", "default/alone", "default/well")
+    } == {
+        "refusing": "fail",
+        "alone": "fail",
+        "well": "ok",
+    }
+    assert "another catalog" in found["model default/refusing"][1]

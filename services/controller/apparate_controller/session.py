@@ -60,11 +60,7 @@ class ModelSession:
             first = policy.first_plan(self.catalog, self.budget)
             message = f"{len(first.ramps)} of {self.catalog.ramps} ramps report, none lets go yet"
             if not first.ramps:
-                cheapest = min((self.catalog.overhead_share([r]) for r in range(self.catalog.ramps)), default=0.0)
-                message = (
-                    f"no ramp fits the ramp overhead of {self.budget.ramp_overhead:.2%}, the cheapest costs "
-                    f"{cheapest:.2%} of a pass: the plain model"
-                )
+                message = policy.none_fits(self.catalog, self.budget)
         active = self.plan.active
         known = self.plan.revision and self.plan.catalog == self.catalog.digest
         known = known and (not active or active[-1] < self.catalog.ramps)

@@ -119,6 +119,19 @@ def test_without_enough_feedback_nothing_changes():
     assert "0 records of the active ramps, 511 needed" in decision.message
 
 
+def test_a_budget_that_the_window_is_too_small_to_prove_is_told_with_what_to_do():
+    budget, window = Budget(0.0005), FeedbackWindow(1000, RAMPS)
+    decision, _ = policy.decide(window, policy.first_plan(CATALOG, budget), CATALOG, budget, Memory())
+    assert "the window holds 1000" in decision.message
+    assert "raise spec.adaptation.window" in decision.message
+
+
+def test_a_plan_without_ramps_says_why_it_has_none():
+    tight = Budget(ramp_overhead=0.001)
+    decision, _ = policy.decide(FeedbackWindow(1000, RAMPS), Plan(1), CATALOG, tight, Memory())
+    assert "no ramp fits the ramp overhead of 0.10%, the cheapest costs 0.90%" in decision.message
+
+
 def test_the_first_plan_fills_the_ramp_budget_with_closed_ramps():
     plan = policy.first_plan(CATALOG, Budget(ramp_overhead=0.03))
     assert len(plan.active) == 3

@@ -29,7 +29,8 @@ def a_folder(name: str, config: Any = None, *files: str) -> Path:
 
 
 def written() -> Document:
-    (found,) = load_documents(Path("model.yaml"))
+    (path,) = Path().glob("*/model.yaml")
+    (found,) = load_documents(path)
     return found
 
 
@@ -66,7 +67,7 @@ def test_a_torch_model_is_told_by_options() -> None:
         run(["init", str(folder), "--entrypoint", "nets:load", "--input", "x:FP32:-1,8", "--input", "m:INT64:-1"]) == 0
     )
     model = written().model.spec.model
-    assert (model.source, model.entrypoint) == ("net/weights.safetensors", "nets:load")
+    assert (model.source, model.entrypoint) == ("weights.safetensors", "nets:load")
     assert [one.name for one in model.inputs] == ["x", "m"]
 
 
@@ -84,6 +85,18 @@ def test_a_torch_model_is_told_by_options() -> None:
         ),
         (None, ("w.safetensors", "i.npz"), ["--entrypoint", "a b", "--input", "x:FP32:3"], "entrypoint"),
         (None, ("pytorch_model.bin",), [], "pickles are not read"),
+        (
+            None,
+            ("w.safetensors", "a.npz", "b.npz"),
+            ["--entrypoint", "a:b", "--input", "x:FP32:3"],
+            "it has a.npz, b.npz",
+        ),
+        (
+            None,
+            ("w.safetensors",),
+            ["--entrypoint", "a:b", "--input", "x:FP32:3", "--data", "nowhere.npz"],
+            "nowhere.npz is no file",
+        ),
         ({"architectures": ["GPT2LMHeadModel"]}, (), [], "architectures is GPT2LMHeadModel"),
         ([1], (), [], "is no configuration of a model"),
         ({"id2label": {"first": "a"}}, (), [], "is no configuration of a model"),
@@ -95,11 +108,12 @@ def test_what_is_missing_or_wrong_is_named_and_nothing_is_written(
     folder = a_folder("it", config, *files)
     assert run(["init", str(folder), *argv]) == 2
     assert words in capsys.readouterr().err
-    assert not Path("model.yaml").exists()
+    assert not (folder / "model.yaml").exists()
 
 
 def test_a_document_that_is_there_stays(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("model.yaml").write_text("mine")
-    assert run(["init", str(a_folder("it", {}))]) == 2
+    path = a_folder("it", {}) / "model.yaml"
+    path.write_text("mine")
+    assert run(["init", "it"]) == 2
     assert "--force writes over it" in capsys.readouterr().err
-    assert Path("model.yaml").read_text() == "mine"
+    assert path.read_text() == "mine"

@@ -113,6 +113,23 @@ def test_exits_of_an_unknown_model_names_those_there_are(url: str, capsys: pytes
     assert capsys.readouterr().err == "error: there is no model text; models are: default/vision\n"
 
 
+def test_feedback_that_nobody_can_use_and_plans_that_workers_refuse_are_told() -> None:
+    worker = {"name": "w1", "refused": "plan is for another catalog", "refusedRevision": 8}
+    told = list(news({**MODEL, "workers": [worker], "feedback": {"refused": 884}}))
+    assert "w1 refuses plan revision 8: plan is for another catalog" in told
+    assert any("884 entries of feedback could not be used" in line for line in told)
+
+
+def test_a_model_without_active_ramps_says_why(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    idle = {**MODEL, "ramps": [], "decisions": [{"reason": "Started", "message": "no ramp fits the ramp overhead"}]}
+    ANSWERS["/v1/models/default/vision"] = idle
+    try:
+        assert run(["exits", "vision", "--url", url]) == 0
+    finally:
+        ANSWERS["/v1/models/default/vision"] = MODEL
+    assert "no ramp is active: Started: no ramp fits" in capsys.readouterr().out
+
+
 def test_an_answer_that_is_no_success_is_told(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", "--url", f"{url}/elsewhere"]) == 1
     assert "404" in capsys.readouterr().err

@@ -126,6 +126,15 @@ def first_plan(catalog: RampCatalog, budget: Budget) -> Plan:
     return Plan.of(0, active, [0.0] * len(active), catalog.digest)
 
 
+def none_fits(catalog: RampCatalog, budget: Budget) -> str:
+    """Why a plan has no ramps, for people."""
+    cheapest = min((catalog.overhead_share([r]) for r in range(catalog.ramps)), default=0.0)
+    return (
+        f"no ramp fits the ramp overhead of {budget.ramp_overhead:.2%}, the cheapest costs {cheapest:.2%} of a pass: "
+        "the plain model"
+    )
+
+
 def least_records(budget: Budget) -> int:
     """Fewest records that tuning starts from: enough for a certificate with some to spare."""
     checked = math.log(1.0 - budget.confidence) / math.log1p(-budget.tuned_loss)  # without one disagreement
@@ -184,6 +193,13 @@ def decide(
     least = least_records(budget)
     if len(records) < least:
         message = f"{len(records)} records of the active ramps, {least} needed"
+        if not plan.active:
+            message = f"no ramp is active: {none_fits(catalog, budget)}"
+        elif least > window.size:
+            message += (
+                f", the window holds {window.size}: a budget of {budget.accuracy_loss:.2%} can never be proven so; "
+                "raise spec.adaptation.window, or the budget"
+            )
         if alarm and plan.exits_open:
             return Decision(Reason.LOSS_ABOVE_BUDGET, f"alarm; {message}: exits closed", plan.closed()), memory
         return Decision(Reason.NOT_ENOUGH_FEEDBACK, message), memory

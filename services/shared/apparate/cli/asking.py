@@ -11,7 +11,7 @@ import typer
 from apparate.cli.errors import BAD_INPUT, CommandError
 from apparate.cli.output import Format, Output, show
 from apparate.cli.places import choose
-from apparate.cli.status import per_cent
+from apparate.cli.status import news, per_cent
 from apparate.cli.tables import table
 from apparate.cli.target import Context, Json, Kubeconfig, Name, Namespace, Target, Url, key_of
 
@@ -93,12 +93,13 @@ def what_if_command(
     if confidence is not None and not 0 < confidence < 1:
         raise CommandError(f"--confidence is {confidence}, must be between 0 and 1", BAD_INPUT)
     target = choose(ctx, url, namespace, context, kubeconfig)
-    key = key_of(target.view(name))
+    one = target.view(name)
+    key = key_of(one)
     asked = [f"accuracyLoss={value!r}" for value in _budgets(budget)]
     asked += [f"rampOverhead={ramp_overhead!r}"] if ramp_overhead is not None else []
     asked += [f"confidence={confidence!r}"] if confidence is not None else []
     found = target.asked(key, f"what-if?{'&'.join(asked)}")
-    show(found, output, lambda: _frontier(key, found))
+    show(found, output, lambda: _frontier(one, found))
 
 
 def _budgets(asked: list[float] | None) -> list[float]:
@@ -108,7 +109,7 @@ def _budgets(asked: list[float] | None) -> list[float]:
     return budgets
 
 
-def _frontier(key: str, found: Json) -> None:
+def _frontier(model: Json, found: Json) -> None:
     rows = [("in force", "", per_cent(found["loss"]), "", per_cent(found["saving"]), per_cent(found["exitRate"]), "")]
     if found["loss"] is None:
         rows = []
@@ -118,9 +119,13 @@ def _frontier(key: str, found: Json) -> None:
         told = (per_cent(one["loss"]), bound, per_cent(one["saving"]), per_cent(one["exitRate"]))
         rows.append((f"{one['accuracyLoss']:g}", str(len(one["ramps"])), *told, ", ".join(opened) or "none"))
     columns = ("budget", "ramps", "loss", "at most", "saving", "exits", "thresholds")
-    table(f"{key}: tuned on {found['records']} records", columns, rows)
-    if not found["answers"]:
+    table(f"{key_of(model)}: tuned on {found['records']} records", columns, rows)
+    if not model["plan"].get("ramps"):
+        print(f"no ramp is active, so none reports: {next(news(model), '')}")
+    elif not found["answers"]:
         print("no feedback of these ramps yet: send requests first")
+    else:
+        print("loss: share of answers that would differ from the model's own; saving: of the time of a plain pass")
 
 
 def record_command(
@@ -144,6 +149,8 @@ def record_command(
     target = choose(ctx, url, namespace, context, kubeconfig)
     key = key_of(target.view(name))
     content = target.fetched(key, f"recording?ramps={'all' if everything else 'active'}")
+    if not to.parent.is_dir():
+        raise CommandError(f"{to.parent} is no folder", BAD_INPUT)
     fresh = to.with_suffix(".npz.part")
     fresh.write_bytes(content)
     fresh.rename(to)

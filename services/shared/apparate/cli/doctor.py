@@ -20,8 +20,10 @@ from apparate.cli.errors import FAILED, CommandError
 from apparate.cli.findings import FAIL, OK, SKEW_S, WARN, Found, of_readiness
 from apparate.cli.main import PLUGIN
 from apparate.cli.output import Format, Output, show
+from apparate.cli.status import news
 from apparate.cli.tables import table
-from apparate.cli.target import DEFAULT_URL, Context, Json, Kubeconfig, Namespace, Url
+from apparate.cli.target import DEFAULT_URL, Context, Json, Kubeconfig, Namespace, Url, key_of
+from apparate.cli.target_local import LocalTarget
 
 TIMEOUT_S = 5.0
 
@@ -88,6 +90,30 @@ def of_the_controller(url: str) -> Iterator[Found]:
         )
         return
     yield from of_readiness(body)
+    yield from of_models(url)
+
+
+def of_models(url: str) -> Iterator[Found]:
+    """Whether each model has live workers that run its plan, and feedback that can be used."""
+    try:
+        models = LocalTarget(url).views()
+    except CommandError as error:
+        yield Found("models", WARN, str(error))
+        return
+    for one in models:
+        name, delivery = f"model {key_of(one)}", one.get("delivery") or {}
+        workers, on_it = delivery.get("workers", 0), delivery.get("updatedWorkers", 0)
+        told = list(news(one))
+        if not workers:
+            yield Found(name, FAIL, "no live worker", "look at the log of `apparate serve`")
+        elif len(told) > 1:
+            yield Found(name, FAIL, "; ".join(told[1:]), "restart its workers")
+        elif on_it < workers:
+            yield Found(name, WARN, f"{on_it} of {workers} workers run the plan in force", "wait a few seconds")
+        elif not one["plan"].get("ramps"):
+            yield Found(name, WARN, told[0], "docs/runbooks/ApparateNoExits.md")
+        else:
+            yield Found(name, OK, f"{workers} workers on plan revision {one['plan']['revision']}; {told[0]}")
 
 
 def of_clock(where: str, date: str, began: float, ended: float) -> Iterator[Found]:

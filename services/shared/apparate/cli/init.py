@@ -23,7 +23,9 @@ def init_command(
     folder: Annotated[
         Path, typer.Argument(help="Folder with the model: a Hugging Face folder, or weights as .safetensors.")
     ],
-    to: Annotated[Path, typer.Option("--to", help="Document to write.", dir_okay=False)] = Path("model.yaml"),
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Document to write. Default: model.yaml in the folder.", dir_okay=False)
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the model. Default: the folder's.")] = "",
     entrypoint: Annotated[
         str, typer.Option(help="package.module:function that takes the weights' path and returns the nn.Module.")
@@ -48,6 +50,9 @@ def init_command(
     """Write a first document for a model. Asks what it cannot see, on a terminal; elsewhere it names the option."""
     if not folder.is_dir():
         raise CommandError(f"{folder} is no folder", BAD_INPUT)
+    to = to or folder / "model.yaml"
+    if data is not None and not data.is_file():
+        raise CommandError(f"{data} is no file", BAD_INPUT)
     if to.exists() and not force:
         raise CommandError(f"{to} is there already; --force writes over it", BAD_INPUT)
     model = _hugging_face(folder) if (folder / "config.json").is_file() else _torch(folder, entrypoint)
@@ -140,7 +145,11 @@ def _data(folder: Path) -> Path:
     there = sorted(folder.glob("*.npz"))
     if len(there) == 1:
         return there[0]
-    return Path(_asked("--data", ".npz with unlabelled inputs like those that will be asked for"))
+    names = f", {folder} has {', '.join(one.name for one in there)}" if there else ""
+    found = Path(_asked("--data", f".npz with unlabelled inputs like those that will be asked for{names}"))
+    if not found.is_file():
+        raise CommandError(f"{found} is no file", BAD_INPUT)
+    return found
 
 
 def _name(folder: Path) -> str:

@@ -56,7 +56,20 @@ def row(one: dict[str, Any]) -> tuple[str, ...]:
 def news(one: dict[str, Any]) -> Iterator[str]:
     """Why the plan is what it is, and what is not as one would wish."""
     last: dict[str, Any] = next(iter(one.get("decisions", [])), {})
-    yield f"{last['reason']}: {last['message']}" if last else one.get("reason", "")
+    why = (
+        f"{last['reason']}: {last['message']}"
+        if last
+        else one.get("reason") or "no decision since its controller began"
+    )
+    yield why
+    for worker in one.get("workers", []):
+        if worker.get("refused"):
+            yield f"{worker['name']} refuses plan revision {worker.get('refusedRevision', 0)}: {worker['refused']}"
+    if refused := (one.get("feedback") or {}).get("refused"):
+        yield (
+            f"{refused} entries of feedback could not be used, as of a model that was prepared anew since: "
+            "restart its workers"
+        )
     for condition in one.get("conditions", []):
         if condition["status"] == "False":
             yield f"not {condition['type']}: {condition['reason']}: {condition.get('message', '')}"
@@ -88,7 +101,13 @@ def exits_command(
     ]
     title = f"{key_of(one)}, plan revision {one['plan']['revision']}"
     columns = ("ramp", "layer", "threshold", "exits", "agreement", "saved per exit")
-    show(one.get("ramps", []), output, lambda: table(title, columns, rows))
+
+    def shown() -> None:
+        table(title, columns, rows)
+        if not rows:
+            print(f"no ramp is active: {next(news(one), '')}")
+
+    show(one.get("ramps", []), output, shown)
 
 
 def version_command() -> None:

@@ -53,7 +53,9 @@ class LocalTarget:
 
     def _names(self) -> list[str]:
         found = self._call("GET", "/v1/models")
-        return [key_of(one) for one in (found["models"] if isinstance(found, dict) else found)]
+        if not isinstance(found, dict) or not isinstance(found.get("models"), list):
+            raise CommandError(f"{self._url} answers, and not as a controller does (--url)")
+        return [key_of(one) for one in found["models"]]
 
     def asked(self, key: str, question: str) -> Json:
         """See Target."""

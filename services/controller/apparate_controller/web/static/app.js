@@ -24,8 +24,16 @@ function listPage() {
   return { title: "Models", page: [el("h1", {}, "Models"), body], update };
 }
 
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // a name that nothing has: the page says so
+  }
+}
+
 function route() {
-  const parts = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean).map(decodeURIComponent);
+  const parts = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean).map(decoded);
   shown = parts.length === 2 ? modelPage(...parts) : listPage();
   document.title = `${shown.title} · Apparate`;
   main.replaceChildren(...shown.page);

@@ -23,7 +23,13 @@ export function modelPage(namespace, name) {
   let catalog = null, sliders = false;
 
   async function update() {
-    const [model, latencies] = await Promise.all([ask(base), ask(`${base}/latencies`).catch(() => ({ samples: 0 }))]);
+    const [model, latencies] = await Promise.all([
+      ask(base).catch((error) => {
+        facts.replaceChildren(el("p", { class: "bad" }, error instanceof TypeError ? "The controller does not answer." : error.message));
+        throw error;
+      }),
+      ask(`${base}/latencies`).catch(() => ({ samples: 0 })),
+    ]);
     if (!catalog || catalog.digest !== model.catalog) catalog = model.catalog ? await ask(`${base}/catalog`) : null;
     facts.replaceChildren(...factsOf(model));
     mapBody.replaceChildren(...(catalog ? [el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Ramp map" }, rampMap(model, catalog)), rampTable(model)] : [el("p", { class: "soft" }, "Not prepared yet.")]));
