@@ -142,9 +142,8 @@ def _inputs_by_grpc(address: str, model: str) -> list[dict[str, Any]]:
 
     with grpc.insecure_channel(address) as channel:
         try:
-            answer = channel.unary_unary(METADATA)(
-                pb.ModelMetadataRequest(name=model).SerializeToString(), timeout=TIMEOUT_S
-            )
+            call: Any = channel.unary_unary(METADATA)
+            answer: bytes = call(pb.ModelMetadataRequest(name=model).SerializeToString(), timeout=TIMEOUT_S)
         except grpc.RpcError as error:
             known = error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
             told = error.details() if known else f"no worker speaks gRPC at {address}: {error.details()} (--address)"
