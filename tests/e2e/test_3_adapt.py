@@ -97,4 +97,5 @@ def test_the_command_line_asks_the_controller_through_the_api_server(
     verdicts = {one["check"]: one["verdict"] for one in json.loads(capsys.readouterr().out)}
     wanted = ("CRD", "your rights", "pods of operator", "pods of controller", "controller")
     assert [verdicts.get(name) for name in wanted] == ["ok"] * len(wanted), verdicts
-    assert [verdict for name, verdict in verdicts.items() if name.startswith("lease ")] == ["ok"] * 2, verdicts
+    leases = {name: verdict for name, verdict in verdicts.items() if name.startswith("lease ")}
+    assert len(leases) >= 2 and set(leases.values()) == {"ok"}, verdicts

@@ -21,6 +21,7 @@ from apparate.contract.resource import GROUP, PLURAL, VERSION
 Json = dict[str, Any]
 CONNECT_TIMEOUT_S = 3.0
 CALL_TIMEOUT_S = 10.0
+MOST_OF_A_REFUSAL = 4096  # characters of an answer that is not the API server's own
 CONNECTIONS = 16  # kept open for calls that run at the same time; a watch holds one as long as it lasts
 APPLY, MERGE, PATCH = "application/apply-patch+yaml", "application/merge-patch+json", "application/json-patch+json"
 MODELS = f"/apis/{GROUP}/{VERSION}"
@@ -252,6 +253,8 @@ def _refusal(method: str, path: str, status: int, text: bytes) -> KubeError:
     try:
         told = json.loads(text)
         message, reason = str(told.get("message", "")), str(told.get("reason", ""))
+        if not message:  # it is not the API server's own: of a Service behind it
+            message = text.decode(errors="replace")[:MOST_OF_A_REFUSAL]
     except (ValueError, AttributeError):
         message, reason = text.decode(errors="replace")[:200], ""
     return KubeError(status, f"{method} {path}: {status} {message}".rstrip(), reason)
