@@ -88,10 +88,12 @@ def without_backend(document: Document) -> Document:
     return document
 
 
-def test_an_encoder_in_onnx_takes_batches_and_lengths_of_any_size(tmp_path: Path):
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Encoder, Document]:
+    """An encoder, and what was prepared of it for ONNX Runtime."""
     model = seeded(Encoder(layers=2), *example_tokens())
     document = write_model(
-        tmp_path,
+        tmp_path_factory.mktemp("encoder"),
         model,
         tokens(96, 12),
         TOKENS,
@@ -100,6 +102,11 @@ def test_an_encoder_in_onnx_takes_batches_and_lengths_of_any_size(tmp_path: Path
         bootstrap={"data": "data.npz", "epochs": 5},
     )
     prepare(document)
+    return model, document
+
+
+def test_an_encoder_in_onnx_takes_batches_and_lengths_of_any_size(encoder: tuple[Encoder, Document]):
+    model, document = encoder
     served = load_prepared(document.prepared, document, CPU)
     for batch, length in ((1, 1), (1, 7), (5, 30)):
         x = {name: torch.from_numpy(values) for name, values in tokens(batch, length, seed=3).items()}
@@ -107,11 +114,10 @@ def test_an_encoder_in_onnx_takes_batches_and_lengths_of_any_size(tmp_path: Path
             torch.testing.assert_close(served.model(x), model(*x.values()), rtol=1e-4, atol=1e-4)
 
 
-def test_a_back_end_that_cannot_run_here_gives_way_to_torch(prepared: Document, monkeypatch):
-    if backend_of(prepared)["name"] != "onnx":
-        pytest.skip("torch was the fastest here")
+def test_a_back_end_that_cannot_run_here_gives_way_to_torch(encoder: tuple[Encoder, Document], monkeypatch):
+    _, document = encoder
     monkeypatch.setattr("apparate_worker.model.store.in_onnx", refuse)
-    served = load_prepared(prepared.prepared, prepared, CPU)
+    served = load_prepared(document.prepared, document, CPU)
     assert isinstance(served.model, SegmentedModel)
 
 
