@@ -205,7 +205,8 @@ class Hand:
             return pods
 
         for pod in eventually(made, within=30):
-            self.start(pod)
+            with contextlib.suppress(client.exceptions.NotFoundException):  # a rollout took it away just now
+                self.start(pod)
 
     def start(self, pod: Any) -> None:
         """A worker pod runs and is ready."""
