@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -19,6 +20,23 @@ from apparate_worker.errors import Overloaded
 from apparate_worker.passtimes import PassTimes
 from apparate_worker.pending import Item, Pending
 from apparate_worker.policies import Aimd, Deadline, Policy, SizeAge
+from apparate_worker.scheduler import Scheduler
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What a scheduler has of a model."""
+
+    batcher: Batcher
+
+
+def take(batcher: Batcher, clock: Callable[[], float] = time.monotonic, timeout_s: float = 0.0) -> list[Item]:
+    """The batch that is due, as the scheduler of a device takes it; empty without one."""
+    scheduler: Scheduler[Queue] = Scheduler(clock)
+    scheduler.add(Queue(batcher))
+    found = scheduler.take(timeout_s)
+    return (found[1] or []) if found is not None else []
+
 
 POLICIES = ("sizeAge", "aimd", "deadline")
 
@@ -204,16 +222,18 @@ class _Run:
     def _start(self, _: None = None) -> None:
         if not self.idle:
             return
-        if batch := self.batcher.take(0.0):
+        if batch := take(self.batcher, lambda: self.now):
             self.idle = False
             self.outcomes.batches.append(len(batch))
             noise = float(np.exp(self.random.normal(0.0, self.device.noise)))
-            self._at(self.now + self.device.pass_s(len(batch)) * noise, self._finish, batch)
+            self._at(self.now + self.device.pass_s(len(batch)) * noise, self._finish, (batch, self.now))
         elif (due_s := self.batcher.due_s(self.now)) is not None:
             self._at(self.now + max(due_s, 1e-6), self._start)
 
-    def _finish(self, batch: list[Item]) -> None:
+    def _finish(self, done: tuple[list[Item], float]) -> None:
         self.idle = True
+        batch, began = done
+        self.batcher.took(len(batch), self.now - began)
         for item in batch:
             request = item.request
             outcome = self.outcomes.high if request.priority == HIGH else self.outcomes.low

@@ -1,6 +1,6 @@
 """Requests wait here and leave as batches: each class in order of arrival, the low one behind the high one.
 
-The event loop puts, the device thread takes: one hop between a request's arrival and its pass, and none when the device
+The event loop puts, the device thread pops: one hop between a request's arrival and its pass, and none when the device
 is idle. Whoever is cancelled or out of time while waiting is dropped before the pass. When a batch is due, and how
 large it is, is the policy's business (`policies.py`); who may wait is that of `admission.py`.
 """
@@ -26,7 +26,7 @@ UNKNOWN_S = 1e-3  # of a pass per row, where nobody has measured
 
 
 class Batcher:
-    """The queue. `put` and `drop` from the event loop, `take` and `took` from the device thread.
+    """The queue. `put` and `drop` from the event loop; `pop` and `took` from whoever has the device, by its scheduler.
 
     times      how long passes take; by default a guess that passes correct
     policy     by default SizeAge
@@ -58,7 +58,7 @@ class Batcher:
         self._waiting = self._turn = 0
         self._hurried = self._dated = False
         self._running: tuple[int, float] | None = None
-        """Rows of the batch that was taken last and when, until it is known how long it took."""
+        """Rows of the batch that was popped last and when, until it is known how long it took."""
         self._closed: WorkerError | None = None
         self.short_way: Callable[[], bool] = lambda: False
         """Asked when a request has come: whether the event loop takes its batch itself, so that nobody need wake."""
@@ -84,7 +84,7 @@ class Batcher:
         return self._closed is not None
 
     def tell(self, changed: threading.Condition) -> None:
-        """Tell this one of changes, as other batchers of the same device do. Before anybody puts or takes."""
+        """Tell this one of changes, as other batchers of the same device do. Before anybody puts or pops."""
         self._changed = changed
 
     def put(self, request: Pending) -> None:
@@ -115,31 +115,13 @@ class Batcher:
             if not request.dropped:
                 self._waiting -= self._lines[request.priority].drop(request)
 
-    def take(self, timeout_s: float) -> list[Item] | None:
-        """The next batch once it is due; empty after `timeout_s` without one, None once closed."""
-        now = self._clock()
-        if self._running is not None:
-            rows, since = self._running
-            self.took(rows, now - since)
-        give_up = now + timeout_s
-        with self._changed:
-            while self._closed is None:
-                due_s = self.due_s(now)
-                if due_s is not None and due_s <= 0:
-                    return self.pop(now)
-                if now >= give_up:
-                    return []
-                self._changed.wait(min(give_up - now, due_s if due_s is not None else timeout_s))
-                now = self._clock()
-            return None
-
     def took(self, rows: int, seconds: float) -> None:
-        """Note how long a batch kept the device. Not called, the time until the next `take` is taken for it."""
+        """Note how long the batch that was popped last kept the device."""
         self._running = None
         self.policy.took(rows, seconds)
 
     def due(self) -> bool:
-        """Whether `take` would give a batch at once."""
+        """Whether a batch may start at once."""
         if not self._waiting:
             return False  # without the lock: this is asked between segments
         with self._changed:

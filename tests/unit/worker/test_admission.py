@@ -12,6 +12,7 @@ from apparate_worker.passtimes import PassTimes
 from apparate_worker.pending import Pending
 from apparate_worker.policies import Deadline, SizeAge
 from apparate_worker.pressure import Stage
+from support.queue_simulation import take
 
 
 class Clock:
@@ -40,7 +41,7 @@ def put(batcher, *requests):
 
 
 def taken(batcher):
-    return [item.request for item in batcher.take(0) or []]
+    return [item.request for item in take(batcher, batcher._clock)]
 
 
 @pytest.mark.parametrize(("priority", "found"), [(1, HIGH), (2, LOW), (3, LOW), (2**32 - 1, LOW)])

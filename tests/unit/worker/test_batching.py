@@ -14,6 +14,8 @@ from apparate_worker.batching import Batcher
 from apparate_worker.errors import InvalidRequest, NotReady, QueueFull
 from apparate_worker.line import SWEEP_ABOVE
 from apparate_worker.pending import ALIGNMENT, Item, Pending, aligned, stack
+from apparate_worker.scheduler import Scheduler
+from support.queue_simulation import Queue, take
 
 
 class Clock:
@@ -34,7 +36,7 @@ def a_request(count=1, arrived=0.0, **inputs):
 
 
 def taken(batcher):
-    return [(item.request, item.index) for item in batcher.take(0) or []]
+    return [(item.request, item.index) for item in take(batcher, batcher._clock)]
 
 
 async def test_an_idle_device_takes_what_is_there_at_once():
@@ -139,8 +141,9 @@ async def test_a_closed_batcher_refuses_and_hands_back_who_waited():
 async def test_a_waiting_device_wakes_when_a_request_comes():
     import time
 
-    batcher, found = Batcher(max_batch=4, max_delay_s=0.0, max_queue=9), []
-    thread = threading.Thread(target=lambda: found.extend(batcher.take(10)))
+    batcher, found, scheduler = Batcher(max_batch=4, max_delay_s=0.0, max_queue=9), [], Scheduler()
+    scheduler.add(Queue(batcher))
+    thread = threading.Thread(target=lambda: found.extend(scheduler.take(10)[1]))
     thread.start()
     batcher.put(a_request(arrived=time.monotonic()))
     await asyncio.to_thread(thread.join, 5)

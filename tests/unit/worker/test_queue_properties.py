@@ -13,7 +13,7 @@ from apparate_worker.errors import NotReady, WorkerError
 from apparate_worker.passtimes import PassTimes
 from apparate_worker.pending import Pending
 from apparate_worker.policies import Aimd, Deadline, SizeAge
-from support.queue_simulation import Device, Load, Outcome, Ticket, simulate
+from support.queue_simulation import Device, Load, Outcome, Ticket, simulate, take
 
 MAX_BATCH, MAX_QUEUE, LOW_SHARE = 4, 20, 0.5
 
@@ -82,7 +82,7 @@ class Queue(RuleBasedStateMachine):
     @rule()
     def take(self):
         most, due = self.batcher.policy.most, self.batcher.due()
-        batch = self.batcher.take(0)
+        batch = take(self.batcher, lambda: self.now)
         assert len(batch) <= max(most, self.batcher.policy.most)
         assert bool(batch) == due
         for priority in (HIGH, LOW):
