@@ -21,7 +21,7 @@ from apparate_worker.engine import Array, Engine, Journey, Schedule
 from apparate_worker.passes import Flight, Pass
 
 Remaining = Callable[[int, int], float]
-PARTING_MS = 0.15  # of parting rows, where it has not been measured
+PARTING_MS = 0.15  # that it costs to part rows, and to join them with others later, where it has not been measured
 PARTINGS = 5  # timed at each ramp, of which the middle one counts
 HANDLING_MS = 0.03  # what parting rows costs beside the device's part
 

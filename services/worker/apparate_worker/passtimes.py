@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from apparate.catalog import RampCatalog
+from apparate_worker.plain import by_rows
 
 UP, DOWN = 1.08, 0.98  # a step up is four of those down: the estimate settles where four of five passes are shorter
 FAR, IN_A_ROW = 2.0, 3  # so many passes in a row, each so many times off: the estimate is wrong, and moves by that much
@@ -32,11 +31,8 @@ class PassTimes:
 
     @classmethod
     def of_catalog(cls, catalog: RampCatalog, most: int) -> PassTimes:
-        """From a profile, up to `most` rows: by straight lines between profiled sizes, in proportion beyond."""
-        sizes = np.array(catalog.batch_sizes, float)
-        wanted = np.arange(most + 1, dtype=float)
-        times = np.interp(wanted, sizes, catalog.full_ms) * np.maximum(wanted / sizes[-1], 1.0)
-        return cls((times / 1e3).tolist())
+        """From a profile, up to `most` rows."""
+        return cls((by_rows(catalog, catalog.full_ms[:, None], most)[:, 0] / 1e3).tolist())
 
     def of(self, rows: int) -> float:
         """Seconds of a pass of `rows`, from 1 to the most."""

@@ -15,7 +15,7 @@ from apparate.contract.resource import TensorSpec
 from apparate.feedback import FINAL
 from apparate.service.telemetry import Faults, get_logger
 from apparate_worker.batching import Batcher
-from apparate_worker.compact import Compact
+from apparate_worker.compact import PARTING_MS, Compact
 from apparate_worker.engine import Engine, Output, Schedule
 from apparate_worker.errors import InferenceFailed, WorkerError, words_of
 from apparate_worker.guard import WorkerGuard
@@ -29,7 +29,6 @@ Array = npt.NDArray[Any]
 PARKED_BATCHES = 16  # that answered rows may fill
 OPEN_BATCHES = 32  # under way, some of their rows aside: so many answers, at most, the guard learns of late
 TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16 costs an eighth less than one of 8
-PARTING_MS = 0.15  # that it costs to part rows and to join them with others later
 RAMPS_WHEN_SHED = 16  # one pass in so many keeps its ramps, so that feedback never ends
 TIMED_EVERY = 32  # passes, of which the steps of one are timed
 QUICK_S = 0.0005  # of a whole batch: a tenth of what the event loop may be late
