@@ -281,15 +281,7 @@ def _health(problems: dict[str, str], failing: bool, response: Response) -> Heal
 
 def _last(noted: list[Noted]) -> ObservedView | None:
     seen = next((one.observed for one in noted if one.observed.samples), None)
-    if seen is None:
-        return None
-    return ObservedView(
-        samples=seen.samples,
-        loss=seen.loss,
-        loss_upper=seen.loss_upper,
-        saving=seen.saving,
-        exit_rate=seen.exit_rate,
-    )
+    return ObservedView(**vars(seen)) if seen is not None else None
 
 
 def _summary(model: Model) -> Summary:
@@ -329,18 +321,13 @@ def _plan(plan: Plan | None, catalog: RampCatalog, noted: list[Noted]) -> PlanSt
 
 
 def _decision(noted: Noted) -> DecisionView:
-    seen = noted.observed
     return DecisionView(
         at=noted.at,
         reason=noted.reason.value,
         message=noted.message,
         revision=noted.revision,
         times=noted.times,
-        samples=seen.samples,
-        loss=seen.loss,
-        loss_upper=seen.loss_upper,
-        saving=seen.saving,
-        exit_rate=seen.exit_rate,
+        **vars(noted.observed),
     )
 
 

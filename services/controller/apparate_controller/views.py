@@ -91,19 +91,14 @@ class Counts(_View):
     pending: int = Field(description="Stream entries read and not yet acked.")
 
 
-class DecisionView(_View):
-    """One decision."""
+class DecisionView(ObservedView):
+    """One decision, and what it saw."""
 
     at: str
     reason: str
     message: str
     revision: int | None = Field(description="Of the new plan; null when the plan in force stayed.")
     times: int = Field(description="Decisions with this reason in a row that changed no plan.")
-    samples: int
-    loss: float
-    loss_upper: float
-    saving: float
-    exit_rate: float
 
 
 class ModelView(Summary):
