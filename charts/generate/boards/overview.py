@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from boards.shared import BY_MODEL, FIRING, NAME, NAMESPACES, early, loss_of_budget, quantile, saved
+from boards.shared import BY_MODEL, FIRING, NAME, NAMESPACES, early, left_early, loss_of_budget, quantile, saved
 from panels import NAMESPACE, RATE, Board, Panel, Query, Row
 
 TOP = (
@@ -33,15 +33,7 @@ TOP = (
         width=4,
         decimals=1,
     ),
-    Panel(
-        "Left early",
-        "Share of answers that left at a ramp.",
-        "percentunit",
-        (Query(early("sum", NAMESPACE)),),
-        kind="stat",
-        width=4,
-        decimals=1,
-    ),
+    left_early(NAMESPACE),
     Panel(
         "Worst loss against budget",
         "Of the last 10 minutes, the model that is nearest to its accuracy budget: answers that disagree with the "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from panels import MODEL, NAMESPACE, RATE, Marks, Variable
+from panels import MODEL, NAMESPACE, RATE, Marks, Panel, Query, Variable
 
 NAMESPACES = Variable("namespace", "label_values(apparate_ready, namespace)")
 MODELS = Variable("model", f"label_values(apparate_ready{{{NAMESPACE}}}, model)")
@@ -44,6 +44,19 @@ def early(by: str, labels: str) -> str:
     """Share of answers that left at a ramp."""
     exits = f'{by}(rate(apparate_exits_total{{{labels}, ramp!="final"}}{RATE}))'
     return share(exits, f"{by}(rate(apparate_exits_total{{{labels}}}{RATE}))")
+
+
+def left_early(labels: str) -> Panel:
+    """How many answers left early, as one figure."""
+    return Panel(
+        "Left early",
+        "Share of answers that left at a ramp.",
+        "percentunit",
+        (Query(early("sum", labels)),),
+        kind="stat",
+        width=4,
+        decimals=1,
+    )
 
 
 def loss(labels: str, window: str = "10m") -> str:
