@@ -118,6 +118,8 @@ def test_feedback_that_nobody_can_use_and_plans_that_workers_refuse_are_told() -
     told = list(news({**MODEL, "workers": [worker], "feedback": {"refused": 884}}))
     assert "w1 refuses plan revision 8: plan is for another catalog" in told
     assert any("884 entries of feedback could not be used" in line for line in told)
+    mended = {**MODEL, "delivery": {"workers": 2, "updatedWorkers": 2}, "feedback": {"refused": 884}}
+    assert not any("could not be used" in line for line in news(mended))
 
 
 def test_a_model_without_active_ramps_says_why(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,7 +65,9 @@ def news(one: dict[str, Any]) -> Iterator[str]:
     for worker in one.get("workers", []):
         if worker.get("refused"):
             yield f"{worker['name']} refuses plan revision {worker.get('refusedRevision', 0)}: {worker['refused']}"
-    if refused := (one.get("feedback") or {}).get("refused"):
+    delivery = one.get("delivery") or {}
+    behind = delivery.get("updatedWorkers", 0) < delivery.get("workers", 0)
+    if behind and (refused := (one.get("feedback") or {}).get("refused")):  # a total: of what was once, it says nothing
         yield (
             f"{refused} entries of feedback could not be used, as of a model that was prepared anew since: "
             "restart its workers"

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from apparate import __version__
 from apparate.service.telemetry import get_logger
@@ -50,7 +50,7 @@ def tracing(service: str, environ: Mapping[str, str]) -> Tracing | None:
 class Tracing:
     """Makes and sends spans. `sampled`: the environment says which; else a hundredth of those nobody decided on."""
 
-    def __init__(self, service: str, *, sampled: bool, exporter: Any = None) -> None:
+    def __init__(self, service: str, *, sampled: bool) -> None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
@@ -63,7 +63,7 @@ class Tracing:
         sampler = None if sampled else ParentBased(ALWAYS_ON)
         self._share = 1.0 if sampled else DEFAULT_SHARE
         self._provider = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter or OTLPSpanExporter()))
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("apparate", __version__)
         self._propagator = TraceContextTextMapPropagator()
 
