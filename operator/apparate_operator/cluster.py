@@ -15,7 +15,7 @@ from apparate.contract.conditions import OPERATOR as MANAGER
 from apparate.contract.resource import EarlyExitModel
 from apparate.service.kube import APPLY, CONFLICT, FORBIDDEN, NOT_FOUND, PATCH, KubeClient, KubeError
 from apparate_operator.conditions import Told
-from apparate_operator.kinds import EVENT, MODEL, SELECTOR, Json, Kind
+from apparate_operator.kinds import CHILDREN, EVENT, MODEL, SELECTOR, Json, Kind
 from apparate_operator.lifecycle import Apply
 from apparate_operator.trimming import trim
 
@@ -204,9 +204,16 @@ class Cluster:
         await self._call(self.client.call, "POST", EVENT.path(meta.namespace), body=body)
 
     async def apis(self) -> frozenset[str]:
-        """The API groups of the cluster. Raises KubeError."""
+        """The API groups of the cluster. Raises KubeError.
+
+        One that not every cluster has counts only where it has what we make of it: a group may be there in part.
+        """
         found = await self._call(self.client.call, "GET", "/apis")
-        return frozenset(str(group["name"]) for group in found.get("groups", ()))
+        groups = {str(group["name"]) for group in found.get("groups", ())}
+        for kind in CHILDREN:
+            if kind.group_needed in groups and not await self.serves(kind):
+                groups.discard(kind.group_needed)
+        return frozenset(groups)
 
     async def lacks(self, kinds: Mapping[str, tuple[Kind, ...]]) -> list[str]:
         """What the operator may not do and has to: `{verbs: kinds}`, in sentences. Raises KubeError."""
@@ -233,15 +240,15 @@ class Cluster:
         answer = await self._call(self.client.call, "POST", REVIEWS, body=body)
         return bool(answer.get("status", {}).get("allowed"))
 
-    async def serves_models(self) -> bool:
-        """Whether the API server has EarlyExitModels in our version. Raises KubeError."""
+    async def serves(self, kind: Kind) -> bool:
+        """Whether the API server has a kind in the version that is used here. Raises KubeError."""
         try:
-            found = await self._call(self.client.call, "GET", f"/apis/{quote(MODEL.api)}")
+            found = await self._call(self.client.call, "GET", f"/apis/{quote(kind.api)}")
         except KubeError as error:
             if error.status == NOT_FOUND:
                 return False
             raise
-        return any(one.get("name") == MODEL.plural for one in found.get("resources", ()))
+        return any(one.get("name") == kind.plural for one in found.get("resources", ()))
 
     async def definition(self) -> Json:
         """The installed CustomResourceDefinition of our models. Raises KubeError."""

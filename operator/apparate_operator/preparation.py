@@ -13,7 +13,7 @@ from apparate_operator.kinds import ATTEMPT, JOB, Json, Kind
 from apparate_operator.manifests.common import Environment
 from apparate_operator.manifests.prepare import prepare_job, template_digest
 from apparate_operator.observed import Attempt, Observed, Published, annotation
-from apparate_operator.reasons import Problem, no_pods, worst
+from apparate_operator.reasons import Problem, no_pods, short, worst
 
 AGAIN_S = (30.0, 600.0)  # first and longest pause before a failed preparation is tried again
 POD_WITHIN_S = 10.0  # a Job without a pod for so long is looked into
@@ -78,7 +78,9 @@ def _published(published: Published, others: tuple[tuple[Kind, str], ...]) -> Pr
     try:
         catalog = published.catalog()
     except InvalidCatalog as error:
-        text = f"ConfigMap {published.config_map} is not a catalog: {error}; delete it to prepare the model again"
+        text = (
+            f"ConfigMap {published.config_map} is not a catalog: {short(error)}; delete it to prepare the model again"
+        )
         return Preparation(False, Reason.CATALOG_INVALID, text, deletions=others)
     text = f"{catalog.ramps} ramps, catalog {catalog.digest[:12]}, revision {published.revision}"
     return Preparation(True, Reason.PREPARED, text, deletions=others)
@@ -131,7 +133,7 @@ def _failed(latest: Attempt, problem: Problem | None, now: datetime) -> tuple[st
     step = _STEPS.get(str(failed.get("reason")), "see `kubectl describe job`")
     return (
         Reason.PREPARE_FAILED,
-        f"Job {latest.name} failed: {failed.get('message', 'no reason given')}; {step}; {again}",
+        f"Job {latest.name} failed: {short(failed.get('message', 'no reason given'))}; {step}; {again}",
     )
 
 

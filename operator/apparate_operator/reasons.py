@@ -16,6 +16,7 @@ CANNOT_START = 2  # exit status of a worker that was asked for something it cann
 POD_NAME = re.compile(r'pods "[^"]*"')  # another one for each try: the same refusal must read the same
 RESOURCE = re.compile(r"Insufficient ([a-z0-9./-]+)")
 CLAIM = re.compile(r"persistentvolumeclaim", re.IGNORECASE)
+NO_WORD = re.compile(r"[^A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def problems(pod: Json) -> Iterator[Problem]:
     for container in status.get("containers", ()):
         yield from _container(name, container)
     if status.get("phase") == "Failed" and status.get("reason"):  # evicted, or refused by the node
-        yield Problem(str(status["reason"]), f"{name}: {_short(status.get('message', ''))}", 40)
+        yield Problem(_word(status["reason"], "PodFailed"), f"{name}: {short(status.get('message', ''))}", 40)
 
 
 def _unscheduled(pod: str, reason: str, said: str) -> Problem:
@@ -76,10 +77,10 @@ def _unscheduled(pod: str, reason: str, said: str) -> Problem:
         step = "see `kubectl describe pvc`, and whether there is the StorageClass of spec.storage.pvc.storageClassName"
     else:
         step = f"see `kubectl describe pod {pod}`"
-    kind = reason if reason and reason != "Unschedulable" else Reason.UNSCHEDULABLE
+    kind = _word(reason, Reason.UNSCHEDULABLE)
     if CLAIM.search(said) and not lacking:
         kind = Reason.STORAGE_PENDING
-    return Problem(str(kind), f"{pod} cannot be scheduled: {_short(said)}; {step}", 45)
+    return Problem(str(kind), f"{pod} cannot be scheduled: {short(said)}; {step}", 45)
 
 
 def _container(pod: str, container: Mapping[str, Any]) -> Iterator[Problem]:
@@ -90,7 +91,7 @@ def _container(pod: str, container: Mapping[str, Any]) -> Iterator[Problem]:
     waiting = state.get("waiting")
     if waiting and waiting.get("reason") in _WAITING:
         reason, weight, step = _WAITING[waiting["reason"]]
-        said = _short(waiting.get("message", ""))
+        said = short(waiting.get("message", ""))
         if reason == Reason.CONTAINER_CONFIG:
             reason = _missing_secret(said) or reason
         yield Problem(str(reason), f"{pod}: {said}; {step}" if said else f"{pod}; {step}", weight)
@@ -111,7 +112,7 @@ def _ended(pod: str, ended: Mapping[str, Any], restarts: int) -> Problem:
     told = told_by(str(ended.get("message") or ""))
     if told is not None:
         return Problem(told[0], f"{pod}: {told[1]}", 65)
-    code, said = int(ended.get("exitCode", 1)), _short(_last_words(str(ended.get("message") or "")))
+    code, said = int(ended.get("exitCode", 1)), short(_last_words(str(ended.get("message") or "")))
     if code == CANNOT_START:
         return Problem(Reason.MODEL_LOAD_FAILED, f"{pod}: {said or 'exit status 2'}{times}", 65)
     return Problem(Reason.CRASH_LOOP, f"{pod} ended with status {code}{times}: {said or 'it said nothing'}", 52)
@@ -121,7 +122,7 @@ def told_by(message: str) -> tuple[str, str] | None:
     """Reason and sentence that a preparation left as its termination message."""
     try:
         found = json.loads(message)
-        return str(found["reason"]), str(found["message"])
+        return _word(found["reason"], Reason.CRASH_LOOP), short(found["message"])
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -142,7 +143,7 @@ def no_pods(said: str) -> tuple[str, str] | None:
     """Reason and sentence for pods that the cluster does not even make, from what it says of that; None without."""
     if not said:
         return None
-    told = POD_NAME.sub("its pod", _short(said))
+    told = POD_NAME.sub("its pod", short(said))
     if "exceeded quota" in said:
         return Reason.QUOTA_EXCEEDED, f"{told}; raise the ResourceQuota or ask for less"
     if "PodSecurity" in said:
@@ -158,6 +159,12 @@ def lacking(message: str) -> str:
     return found[1] if found else ""
 
 
-def _short(text: object) -> str:
+def _word(reason: object, otherwise: str) -> str:
+    """A reason of others with the characters that conditions may have: a kubelet's `OutOfnvidia.com/gpu` has more."""
+    return NO_WORD.sub("_", str(reason)).strip("_").lstrip("0123456789_")[:128] or str(otherwise)
+
+
+def short(text: object) -> str:
+    """What others said, on one line and with an end."""
     said = " ".join(str(text).split()).rstrip(".;")
     return said if len(said) <= MESSAGE_LIMIT else said[: MESSAGE_LIMIT - 3] + "..."

@@ -22,6 +22,7 @@ from apparate_operator.manifests.common import Environment, labels
 from apparate_operator.mending import Mender
 from apparate_operator.observed import Observed, annotation, observe
 from apparate_operator.preparation import POD_WITHIN_S
+from apparate_operator.reasons import short
 from apparate_operator.store import Key, Store, own_share
 from apparate_operator.trimming import bonds
 
@@ -58,7 +59,7 @@ class Reconciler:
         try:
             model = _read(body)
         except ValidationError as error:
-            await self._report(key, body, unreadable(body, problem_of(error), datetime.now(UTC)))
+            await self._report(key, body, unreadable(body, short(problem_of(error)), datetime.now(UTC)))
             return None
         uid = model.metadata.uid
         observed = await self._with_words_on_pods(observe(self._store.of(uid)), key[0])
@@ -101,7 +102,7 @@ class Reconciler:
             except KubeError as error:
                 if error.status not in REFUSALS and NO_SUCH_FIELD not in str(error):
                     raise
-                return _refusal(one, error, mended=self._mender.lately((uid, one.kind, one.name)))
+                return refusal(one, error, mended=self._mender.lately((uid, one.kind, one.name)))
         for kind, name, body in deletions:
             self._must_lead()
             await self._cluster.delete(kind, key[0], name, body["metadata"]["uid"])
@@ -136,7 +137,9 @@ class Reconciler:
             if error.status not in REFUSALS:
                 raise
             name = body["metadata"]["name"]
-            return Verdict(False, Reason.RECONCILE_FAILED, f"{kind.name} {name} has lost its owner and labels: {error}")
+            return Verdict(
+                False, Reason.RECONCILE_FAILED, f"{kind.name} {name} has lost its owner and labels: {short(error)}"
+            )
         return None
 
     def _is_loose(self, model: EarlyExitModel, kind: Kind, body: Json) -> bool:
@@ -242,11 +245,12 @@ def _mark(kind: Kind, body: Json) -> str:
     return str(meta.get("generation") or meta.get("resourceVersion", ""))
 
 
-def _refusal(one: Apply, error: KubeError, *, mended: bool) -> Verdict:
+def refusal(one: Apply, error: KubeError, *, mended: bool) -> Verdict:
+    """What the API server's refusal of one object means, with the next step."""
     admission = error.status == FORBIDDEN and not error.lacks_right
     rejected = error.status in (400, 422) or admission or NO_SUCH_FIELD in str(error)
     reason = Reason.REJECTED if rejected else Reason.RECONCILE_FAILED
-    said = str(error).partition(": ")[2] or str(error)
+    said = short(str(error).partition(": ")[2] or error)
     if "exceeded quota" in said:
         reason = Reason.QUOTA_EXCEEDED
     if one.kind is CLAIM:

@@ -49,7 +49,7 @@ async def ready_to_start(cluster: Cluster, health: Health, environment: Callable
 
 async def lacking(cluster: Cluster, environment: Callable[[], Awaitable[Environment]]) -> list[str]:
     """What the operator needs of the cluster and has not, in sentences. Raises KubeError."""
-    if not await cluster.serves_models():
+    if not await cluster.serves(MODEL):
         return [
             f"the cluster has no {MODEL.plural} in {MODEL.api}: install the CustomResourceDefinition of this version "
             "(the chart does with crds.install), or upgrade it"

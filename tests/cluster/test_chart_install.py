@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.eventually import eventually
-from support.helm import CRD, Helm, HelmFailed, a_home, an_older_chart, established
+from support.helm import CRD, Helm, HelmFailed, a_home, a_stand_in, an_older_chart, established
 from support.kube import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -214,7 +214,7 @@ def test_pods_fit_a_quota_on_requests_and_memory(helm: Helm, cluster: Cluster, h
 
 
 def test_monitors_are_made_where_the_cluster_knows_them(helm: Helm, cluster: Cluster, home: str) -> None:
-    stand_ins = [any_shape(kind) for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule")]
+    stand_ins = [a_stand_in(kind) for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule")]
     cluster.apply(*stand_ins)
     try:
         for one in stand_ins:
@@ -228,20 +228,3 @@ def test_monitors_are_made_where_the_cluster_knows_them(helm: Helm, cluster: Clu
         helm("uninstall", "apparate", "-n", home)
     finally:
         cluster.kubectl("delete", "crd", "-l", "stand-in=true")
-
-
-def any_shape(kind: str) -> dict[str, Any]:
-    """A CRD that stands in for Prometheus Operator's: the kind is there, its fields are not looked at."""
-    plural = f"{kind.lower()}s"
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.monitoring.coreos.com", "labels": {"stand-in": "true"}},
-        "spec": {
-            "group": "monitoring.coreos.com",
-            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
-            "scope": "Namespaced",
-            "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}],
-        },
-    }

@@ -140,3 +140,21 @@ def one(documents: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]
             return document
     there = [(d["kind"], d["metadata"]["name"]) for d in documents]
     raise LookupError(f"{kind} {name} is not rendered; there are: {there}")
+
+
+def a_stand_in(kind: str, group: str = "monitoring.coreos.com", version: str = "v1") -> dict[str, Any]:
+    """A CRD that stands in for one of Prometheus Operator or KEDA: the kind is there, its fields are not looked at."""
+    plural = f"{kind.lower()}s"
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}", "labels": {"stand-in": "true"}},
+        "spec": {
+            "group": group,
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+            "scope": "Namespaced",
+            "versions": [served],
+        },
+    }

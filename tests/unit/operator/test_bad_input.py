@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from apparate.contract.resource import EarlyExitModel
-from apparate_operator.kinds import JOB, POD, Json
-from support.models_on_kubernetes import NOW, World, a_model, applied, conditions, serving
+from apparate.service.kube import KubeError
+from apparate_operator.kinds import CLAIM, JOB, POD, Json
+from apparate_operator.lifecycle import Apply, next_step
+from apparate_operator.observed import observe
+from apparate_operator.reconciler import refusal
+from support.models_on_kubernetes import ENVIRONMENT, NOW, World, a_model, applied, conditions, serving
 
 POD_NAME = "resnet-prepare-x"
 
@@ -190,3 +194,40 @@ def test_a_job_that_waits_for_what_is_not_there_is_replaced_when_the_spec_names_
     assert [name for kind, name in step.deletions if kind is JOB] == [old]
     assert [one["metadata"]["name"] for one in applied(step, JOB)] != [old]
     assert conditions(step)["Ready"][:2] == ("False", "Preparing")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        ({"phase": "Failed", "reason": "OutOfnvidia.com/gpu", "message": "no room"}, "OutOfnvidia_com_gpu"),
+        ({"phase": "Failed", "reason": "9 lives", "message": "no room"}, "lives"),
+        ({"phase": "Failed", "reason": "!?", "message": "no room"}, "PodFailed"),
+        (unscheduled("x") | {"conditions": [{**unscheduled("x")["conditions"][0], "reason": "Gang (waiting)"}]}, None),
+        (ended(1, "my own words.", "what an image of the user's says"), "my_own_words"),
+    ],
+    ids=["kubelet", "digits", "no letter", "scheduler", "image"],
+)
+def test_a_reason_of_others_that_conditions_may_not_have_is_told_in_letters_they_may(status: Json, reason: str | None):
+    model = a_model()
+    world = serving(model)
+    world.workers(model, ready=0)
+    world.pod(model, "resnet-worker-1", **status)
+    assert conditions(world.step(model))["Ready"][:2] == ("False", reason or "Gang_waiting")
+
+
+def test_words_without_end_are_cut_before_the_next_step():
+    body = {"code": 422, "message": "Invalid value: " + "x" * 100_000}
+    error = KubeError(422, f"PATCH /apis/apps/v1: 422 {body['message']}")
+    world, model = serving(a_model()), a_model()
+    made = Apply(CLAIM, {"metadata": {"name": "resnet-prepared"}})
+    step = next_step(
+        model,
+        observe(world.store.of(model.metadata.uid)),
+        ENVIRONMENT,
+        NOW,
+        refused=refusal(made, error, mended=False),
+    )
+    status, reason, message = conditions(step)["Ready"]
+    assert (status, reason) == ("False", "SpecRejected")
+    assert len(message) < 4096
+    assert message.endswith("set spec.storage to what the claim has, or name another")

@@ -1,0 +1,44 @@
+"""What else is in a cluster, and what becomes of it while the operator works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support import kube
+from support.eventually import eventually
+from support.helm import a_stand_in, established
+from support.models_on_kubernetes import a_body
+from support.operator import Hand, an_operator
+
+pytestmark = [pytest.mark.cluster]
+
+
+@pytest.fixture
+def stand_ins(control_plane: kube.Cluster) -> Iterator[None]:
+    """Takes away what stands in for APIs of others."""
+    yield
+    control_plane.kubectl("delete", "crd", "-l", "stand-in=true", "--timeout=60s")
+
+
+def test_an_api_that_is_there_in_part_is_no_hindrance_and_is_used_when_the_rest_comes(
+    control_plane: kube.Cluster, hand: Hand, stand_ins: None
+):
+    parts = a_stand_in("ServiceMonitor"), a_stand_in("TriggerAuthentication", "keda.sh", "v1alpha1")
+    rest = a_stand_in("PodMonitor"), a_stand_in("ScaledObject", "keda.sh", "v1alpha1")
+    control_plane.apply(*parts)
+    for one in parts:
+        established(control_plane, one["metadata"]["name"])
+    body = a_body(autoscaling={"kind": "keda", "maxReplicas": 2})
+    with an_operator(control_plane, hand.namespace, resync_seconds="2", monitor_labels="release=kps"):
+        hand.serve(body)
+        assert "install KEDA" in hand.condition("WorkersReady")[2]
+        control_plane.apply(*rest)
+        made = ("podmonitors,scaledobjects", "-n", hand.namespace, "-o", "name")
+        names = {"podmonitor.monitoring.coreos.com/resnet-worker", "scaledobject.keda.sh/resnet-worker"}
+        for one in rest:
+            established(control_plane, one["metadata"]["name"])
+        eventually(lambda: set(control_plane.kubectl("get", *made).split()) == names, within=40)
+        assert hand.read("podmonitor/resnet-worker")["metadata"]["labels"]["release"] == "kps"
+        hand.is_reason("Ready", "Ready")
