@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from apparate.cli.logs import LogWriter
+from apparate.cli.ports import FREE
 from apparate.cli.serve import read
 from apparate.cli.stack import LocalStack, StackFailed
 from support.eventually import eventually
@@ -38,7 +39,7 @@ def a_stack(document: Path, *, replicas: int = 1, **options: Any) -> Iterator[Lo
     served = read([write_document(document.parent, replicas=replicas)])
     log = io.StringIO()
     grace = {"EEM_WORKER_GRACE_SECONDS": "2"}  # a busy machine's load balancer takes a while to look
-    stack = LocalStack(served, free_ports=True, log=LogWriter(log, human=False), environ=grace, **options)
+    stack = LocalStack(served, ports=FREE, log=LogWriter(log, human=False), environ=grace, **options)
     try:
         yield stack.start()
     finally:
@@ -148,7 +149,7 @@ def test_a_worker_that_is_asked_to_end_under_load_loses_no_request(stack: LocalS
 
 def test_a_model_that_cannot_start_says_why(tmp_path: Path) -> None:
     document = write_tiny_model(tmp_path / "unprepared")
-    unready = LocalStack(read([document]), free_ports=True, log=LogWriter(io.StringIO(), human=False))
+    unready = LocalStack(read([document]), ports=FREE, log=LogWriter(io.StringIO(), human=False))
     with pytest.raises(StackFailed, match=r"worker tiny-0 ended with exit status \d+: .*prepare"):
         unready.start(60)
 
@@ -180,9 +181,7 @@ def test_together_one_worker_answers_for_every_model_of_the_file(document: Path)
     shutil.copytree(prepared, prepared.with_name("twin"), dirs_exist_ok=True)
     both = document.parent / "both.yaml"
     both.write_text(f"{first.read_text()}---\n{second.read_text()}")
-    stack = LocalStack(
-        read([both]), free_ports=True, adapt=False, together=True, log=LogWriter(io.StringIO(), human=False)
-    )
+    stack = LocalStack(read([both]), ports=FREE, adapt=False, together=True, log=LogWriter(io.StringIO(), human=False))
     with stack:
         assert [one.model for one in stack.endpoints] == ["default/tiny", "default/twin"]
         assert len({one.http for one in stack.endpoints}) == len(list(stack.children)) == 1

@@ -10,7 +10,9 @@ from pathlib import Path
 import yaml
 
 from apparate.cli.logs import LogWriter
-from apparate.cli.stack import LocalStack, Served
+from apparate.cli.planning import Served
+from apparate.cli.ports import FREE
+from apparate.cli.stack import LocalStack
 from apparate.contract.document import load_documents
 from apparate_demo import load
 from apparate_demo.assets import asset
@@ -35,7 +37,7 @@ def a_run(names: list[str], seconds: float, folder: Path, tell: Tell) -> Iterato
         prepare(workspace, lambda _: None)
     served = [with_objective(one) for one in workspaces.values()]
     log = folder / "serving.log"
-    with log.open("w") as out, LocalStack(served, free_ports=True, log=LogWriter(out)) as stack:
+    with log.open("w") as out, LocalStack(served, ports=FREE, log=LogWriter(out)) as stack:
         addresses = {one.model.rpartition("/")[2]: one.http for one in stack.endpoints}
         threads = [
             threading.Thread(target=_send, args=(workspace, addresses, seconds, len(names), tell), daemon=True)

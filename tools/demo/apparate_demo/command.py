@@ -12,8 +12,9 @@ import typer
 from rich.console import Console
 
 from apparate.cli.errors import BAD_INPUT, FAILED, CommandError
+from apparate.cli.planning import Served
 from apparate.cli.serve import prepare_all
-from apparate.cli.stack import Served, StackFailed
+from apparate.cli.stack import StackFailed
 from apparate.contract.serving import Serving
 from apparate_demo import picture, report
 from apparate_demo.client import ClientError

@@ -13,7 +13,9 @@ import numpy as np
 
 from apparate.catalog import RampCatalog
 from apparate.cli.logs import LogWriter
-from apparate.cli.stack import LocalStack, Served
+from apparate.cli.planning import Served
+from apparate.cli.ports import FREE
+from apparate.cli.stack import LocalStack
 from apparate.contract.resource import PlanStatus
 from apparate.feedback import FeedbackBatch
 from apparate_demo import load
@@ -69,7 +71,7 @@ def compare(workspace: Workspace, options: Options, tell: Callable[[str], None])
     served = [Served(workspace.plain_path, documents["plain"]), Served(workspace.document_path, documents["exits"])]
     with (
         (workspace.folder / "serving.log").open("w") as log,
-        LocalStack(served, free_ports=True, log=LogWriter(log)) as stack,
+        LocalStack(served, ports=FREE, log=LogWriter(log)) as stack,
         Client(workspace.traffic_path) as client,
     ):
         addresses = {one.model.rpartition("/")[2]: one for one in stack.endpoints}

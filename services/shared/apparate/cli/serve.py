@@ -13,9 +13,23 @@ from typing import Annotated
 import typer
 
 from apparate.cli.errors import BAD_INPUT, FAILED, CommandError
-from apparate.cli.stack import LocalStack, Served, StackFailed, on_signals
+from apparate.cli.planning import CONTROLLER_PORT, GRPC_FIELD, HTTP_FIELD, Served, key_of, wanted
+from apparate.cli.ports import Ports, held
+from apparate.cli.stack import LocalStack, StackFailed, on_signals
 from apparate.cli.tables import table
 from apparate.contract.document import load_documents
+
+HttpPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65535, help=f"Port of each model's first worker, instead of {HTTP_FIELD}; 0 takes free ones."
+    ),
+]
+GrpcPort = Annotated[int | None, typer.Option(min=0, max=65535, help=f"The same for gRPC, instead of {GRPC_FIELD}.")]
+ControllerPort = Annotated[
+    int | None,
+    typer.Option(min=0, max=65535, help=f"Port of the controller. Default: {CONTROLLER_PORT}, or a free one."),
+]
 
 
 def serve_command(
@@ -30,15 +44,21 @@ def serve_command(
     together: Annotated[
         bool, typer.Option("--together", help="Serve all models in one worker, or in each of --workers; from one file.")
     ] = False,
+    http_port: HttpPort = None,
+    grpc_port: GrpcPort = None,
+    controller_port: ControllerPort = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the endpoints as one line of JSON.")] = False,
 ) -> int:
     """Serve models on this machine: workers, controller and Redis. Ctrl-C drains; a second one ends at once."""
     served = read(file)
     if together and len(file) > 1:
         raise CommandError("--together serves the models of one file: put the documents into one", BAD_INPUT)
-    if prepare:
-        prepare_all(served)
-    stack = LocalStack(served, redis_url=redis_url, workers=workers, together=together)
+    ports = Ports(http_port, grpc_port, controller_port)
+    stack = LocalStack(served, redis_url=redis_url, workers=workers, together=together, ports=ports)
+    check_redis(redis_url)
+    with held(wanted(stack.planned, ports)):  # what cannot be served is told before minutes of preparing
+        if prepare:
+            prepare_all(served)
     restore = on_signals(stack)
     try:
         stack.start()
@@ -65,11 +85,25 @@ def read(files: Sequence[Path]) -> list[Served]:
         found += [Served(file, document) for document in load_documents(file)]
     by_key: dict[str, Path] = {}
     for one in found:
-        key = f"{one.document.model.metadata.namespace}/{one.document.model.metadata.name}"
+        key = key_of(one)
         if key in by_key:
             raise CommandError(f"{one.file}: {key} is there twice, first in {by_key[key]}", BAD_INPUT)
         by_key[key] = one.file
     return found
+
+
+def check_redis(url: str) -> None:
+    """Whether there is a Redis to start, or a URL that can be one. Raises CommandError, NoRedisServer."""
+    from apparate.service.redis_client import connect
+    from apparate.service.redis_server import find
+
+    if not url:
+        find()
+        return
+    try:
+        connect(url)
+    except ValueError as error:
+        raise CommandError(f"--redis-url: {error}", BAD_INPUT) from None
 
 
 def prepare_all(served: Sequence[Served]) -> None:

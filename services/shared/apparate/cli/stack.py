@@ -9,31 +9,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from apparate.cli.children import Child
 from apparate.cli.logs import LogWriter
-from apparate.contract.document import Document
+from apparate.cli.planning import CONTROLLER_PORT, Served, group_of, key_of, plan
+from apparate.cli.ports import Ports
 from apparate.service.redis_server import EmbeddedRedis, NoRedisServer, is_free
 
 TEND_INTERVAL_S = 0.05
 CONTROLLER_NICENESS = 10  # one machine does both: answers come before adaptation
-CONTROLLER_PORT = 8070  # where `apparate status` looks first; a free one when somebody has it
 DRAIN_MARGIN_S = 10.0  # on top of the spec's drain time: the process has to end, too
 CONTROLLER_STOP_S = 10.0
-TOGETHER = "all"  # name of the workers that serve every model
 
 
 class StackFailed(RuntimeError):
     """Local mode cannot go on; the message is the reason of the process that could not."""
-
-
-@dataclass(frozen=True)
-class Served:
-    """A document and the file it came from."""
-
-    file: Path
-    document: Document
 
 
 @dataclass(frozen=True)
@@ -61,7 +51,7 @@ class LocalStack:
         redis_url: str = "",
         workers: int | None = None,
         adapt: bool = True,
-        free_ports: bool = False,
+        ports: Ports = Ports(),
         together: bool = False,
         log: LogWriter | None = None,
         environ: Mapping[str, str] | None = None,
@@ -71,10 +61,10 @@ class LocalStack:
         self.redis = EmbeddedRedis() if adapt and not redis_url else None
         self.redis_restarts = 0
         self._redis_url = redis_url
-        self._workers = workers
         self._adapt = adapt
-        self._free_ports = free_ports
+        self._ports = ports
         self._together = together
+        self.planned = plan(self.served, ports, workers=workers, together=together)
         # EEM_ settings are ours to give: one that is left over in the shell would change a child in silence
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("EEM_")}
         self._environ = {**inherited, "PYTHONUNBUFFERED": "1", **(environ or {})}
@@ -110,15 +100,11 @@ class LocalStack:
     def endpoints(self) -> list[Endpoint]:
         """Where the workers that are ready listen."""
         return [
-            Endpoint(_key(one), str(w.ready["name"]), str(w.ready["http"]), str(w.ready["grpc"]))
+            Endpoint(key_of(one), str(w.ready["name"]), str(w.ready["http"]), str(w.ready["grpc"]))
             for one in self.served
-            for w in self.workers.get(self._group(one), ())
+            for w in self.workers.get(group_of(one, together=self._together), ())
             if w.ready is not None
         ]
-
-    def _group(self, one: Served) -> str:
-        """Which workers serve a model."""
-        return TOGETHER if self._together else _key(one)
 
     @property
     def controller_url(self) -> str:
@@ -195,35 +181,27 @@ class LocalStack:
     def _start_all(self) -> None:
         if self.redis is not None:
             self.redis.start()
-        self.workers = dict(self._make_workers())
+        self.workers = self._make_workers()
         if self._adapt:
             self.controller = self._make_controller()
         for child in self.children:
             child.start()
 
-    def _make_workers(self) -> Iterator[tuple[str, list[Child]]]:
-        taken: set[int] = set()
-        for one in self.served[:1] if self._together else self.served:
-            metadata, serving = one.document.model.metadata, one.document.model.spec.serving
-            children = []
-            name, replicas = (TOGETHER, 1) if self._together else (metadata.name, serving.replicas)
-            several = replicas if self._workers is None else self._workers
-            for index in range(several):
-                http, grpc = (
-                    0 if self._free_ports else next_port(port, index, taken)
-                    for port in (serving.protocols.http.port, serving.protocols.grpc.port)
-                )
-                environ = {
-                    "EEM_WORKER_DOCUMENT": str(one.file.resolve()),
-                    "EEM_WORKER_MODEL": "" if self._together else metadata.name,
-                    "EEM_WORKER_NAME": f"{name}-{index}",
-                    "EEM_WORKER_WORKERS": str(several),
-                    "EEM_WORKER_REDIS_URL": self.redis_url if self._adapt else "",
-                    "EEM_WORKER_HTTP_PORT": str(http),
-                    "EEM_WORKER_GRPC_PORT": str(grpc),
-                }
-                children.append(self._child(f"worker {name}-{index}", "apparate_worker", environ))
-            yield self._group(one), children
+    def _make_workers(self) -> dict[str, list[Child]]:
+        found: dict[str, list[Child]] = {}
+        for one in self.planned:
+            environ = {
+                "EEM_WORKER_DOCUMENT": str(one.of.file.resolve()),
+                "EEM_WORKER_MODEL": "" if self._together else one.of.document.model.metadata.name,
+                "EEM_WORKER_NAME": one.name,
+                "EEM_WORKER_WORKERS": str(one.several),
+                "EEM_WORKER_REDIS_URL": self.redis_url if self._adapt else "",
+                "EEM_WORKER_HTTP_PORT": str(one.http),
+                "EEM_WORKER_GRPC_PORT": str(one.grpc),
+            }
+            child = self._child(f"worker {one.name}", "apparate_worker", environ)
+            found.setdefault(one.group, []).append(child)
+        return found
 
     def _make_controller(self) -> Child:
         files = dict.fromkeys(str(one.file.resolve()) for one in self.served)
@@ -231,9 +209,15 @@ class LocalStack:
             "EEM_CONTROLLER_REDIS_URL": self.redis_url,
             "EEM_CONTROLLER_DOCUMENTS": ",".join(files),
             "EEM_CONTROLLER_NICENESS": str(CONTROLLER_NICENESS),
-            "EEM_CONTROLLER_PORT": "0" if self._free_ports or not is_free(CONTROLLER_PORT) else str(CONTROLLER_PORT),
+            "EEM_CONTROLLER_PORT": str(self._controller_port()),
         }
         return self._child("controller", "apparate_controller", environ)
+
+    def _controller_port(self) -> int:
+        if self._ports.controller is not None:
+            return self._ports.controller
+        ours = any(CONTROLLER_PORT in (one.http, one.grpc) for one in self.planned)
+        return 0 if ours or not is_free(CONTROLLER_PORT) else CONTROLLER_PORT
 
     def _child(self, name: str, module: str, environ: Mapping[str, str]) -> Child:
         return Child(name, (sys.executable, "-m", module), {**self._environ, **environ}, self.log)
@@ -281,25 +265,6 @@ class LocalStack:
                     child.wait(5.0)
                     break
             self._clean = self._clean and child.status in (0, None)
-
-
-def _key(one: Served) -> str:
-    metadata = one.document.model.metadata
-    return f"{metadata.namespace}/{metadata.name}"
-
-
-def next_port(wanted: int, index: int, taken: set[int]) -> int:
-    """Port of a model's worker `index`: that many above the wanted one, and above any in `taken`, which it joins.
-
-    0, a free port, stays 0.
-    """
-    if wanted == 0:
-        return 0
-    port = wanted + index
-    while port in taken:
-        port += 1
-    taken.add(port)
-    return port
 
 
 def on_signals(stack: LocalStack) -> Callable[[], None]:
