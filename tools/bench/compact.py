@@ -26,9 +26,8 @@ import numpy.typing as npt
 import torch
 
 from apparate.catalog import RampCatalog
-from apparate.cli.serve import prepare_all
 from apparate.cli.planning import Served
-from apparate.cli.stack import 
+from apparate.cli.serve import prepare_all
 from apparate.contract.resource import Spec
 from apparate.feedback import FINAL, FeedbackBatch
 from apparate.plan import Plan

@@ -14,9 +14,8 @@ import yaml
 from environments import CACHE, HERE
 from traffic import COUNT, Traffic, of_scenario
 
-from apparate.cli.serve import prepare_all
 from apparate.cli.planning import Served
-from apparate.cli.stack import 
+from apparate.cli.serve import prepare_all
 from apparate.contract.document import Document, load_documents
 from apparate_demo.scenarios import SCENARIOS
 from apparate_demo.scenarios.scenario import write
