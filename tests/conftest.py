@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests share few c
 
 from apparate.service.redis_server import NoRedisServer, find
 from apparate_cluster import prometheus
-from support import browser, kube, node
+from support import browser, kube, node, second_try
 from support.redis import RedisServer, a_redis_server
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no reason to fail
@@ -70,6 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     unknown = REQUIRED - set(TIERS)
     if unknown:
         raise pytest.UsageError(f"EEM_TEST_REQUIRE names {sorted(unknown)}, there are: {', '.join(TIERS)}")
+    config.pluginmanager.register(second_try)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -18,7 +18,7 @@ class Held:
         """The hook."""
         if k == self.k:
             self.entered.release()
-            assert self._free.acquire(timeout=20)
+            assert self._free.acquire(timeout=100)
 
     def let_go(self, passes: int = 1) -> None:
         """Let so many passes go on."""
@@ -26,7 +26,7 @@ class Held:
 
     async def running(self) -> None:
         """Wait until a pass is held."""
-        assert await asyncio.to_thread(self.entered.acquire, True, 10)
+        assert await asyncio.to_thread(self.entered.acquire, True, 60)
 
 
 def after_warm_up(hook: Callable[[int, Any], None]) -> tuple[Callable[[int, Any], None], dict[str, bool]]:

@@ -31,7 +31,7 @@ def binary_body(x: np.ndarray, **other: Any) -> tuple[bytes, dict[str, str]]:
 def client(address: str, **options: Any) -> httpx.AsyncClient:
     """An HTTP client of one worker."""
     limits = httpx.Limits(max_connections=1000, max_keepalive_connections=1000)
-    return httpx.AsyncClient(base_url=f"http://{address}", timeout=20, limits=limits, **options)
+    return httpx.AsyncClient(base_url=f"http://{address}", timeout=60, limits=limits, **options)
 
 
 async def ask(http: httpx.AsyncClient, x: np.ndarray, **other: Any) -> dict[str, Any]:

@@ -176,8 +176,12 @@ async def a_worker(
     workers: int = 0,
     **spec: Any,
 ) -> AsyncIterator[tuple[Worker, str, str]]:
-    """A worker in this process, on free ports: (worker, HTTP address, gRPC address). `plan` is in force at once."""
+    """A worker in this process, on free ports: (worker, HTTP address, gRPC address). `plan` is in force at once.
+
+    A pass that a test or a busy machine holds up is not taken for a lost device, unless `serving` says when it is.
+    """
     prepared = prepared or a_prepared_model()
+    spec["serving"] = {"stallSeconds": 100, **spec.get("serving", {})}
     document = a_document(inputs=prepared.inputs, **spec)
     settings = WorkerSettings.load(
         {}, document=Path("tiny.yaml"), http_port=0, grpc_port=0, redis_url=redis_url, name=name, workers=workers
@@ -251,6 +255,29 @@ def write_prepared(folder: Path, *, before: str = "", **spec: Any) -> Path:
 def items(count: int, seed: int = 0) -> np.ndarray:
     """[count, WIDTH] FP32."""
     return np.random.default_rng(seed).normal(size=(count, WIDTH)).astype(np.float32)
+
+
+def agreeing(prepared: PreparedModel, plan: Plan, count: int) -> np.ndarray:
+    """[count, WIDTH] items whose answers under a plan are all the model's own, so that no guard closes its exits.
+
+    Heads that are made by hand know nothing: of other items they say anything, and what a guard makes of that depends on
+    which of them it sees first.
+    """
+    x = torch.from_numpy(items(20 * count))
+    own, model = prepared.model({"x": x}).argmax(1), prepared.model
+    wrong, left = torch.zeros(len(x), dtype=torch.bool), torch.zeros(len(x), dtype=torch.bool)
+    with torch.inference_mode():
+        state = model.start({"x": x})
+        for k in range(len(prepared.heads)):
+            state = model.advance(k, state)
+            for setting in plan.ramps:
+                if setting.ramp == k:
+                    best, label = torch.softmax(prepared.heads[k].logits(model.site(state)), 1).max(1)
+                    leaves = ~left & (1 - best < setting.threshold)
+                    wrong, left = wrong | (leaves & (label != own)), left | leaves
+    found: np.ndarray = x[~wrong][:count].numpy()
+    assert len(found) == count
+    return found
 
 
 def rows(array: np.ndarray) -> Iterator[np.ndarray]:
