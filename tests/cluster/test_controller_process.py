@@ -7,6 +7,7 @@ import contextlib
 import json
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -145,8 +146,7 @@ def test_a_settled_model_is_not_written(objects, redis_server, worker):
         eventually(lambda: objects.condition("FeedbackFlowing"))
         version = objects.get()["metadata"]["resourceVersion"]
         for beat in range(4):
-            with contextlib.suppress(AssertionError):
-                eventually(lambda: False, within=1)  # the controller looks around every second
+            time.sleep(1)  # the controller looks around every second
             worker.beat(1, served=0, in_flight=beat)
         assert objects.get()["metadata"]["resourceVersion"] == version
 
@@ -261,8 +261,7 @@ async def test_after_a_black_hole_the_controller_goes_on_without_a_restart(objec
             await eventually_async(lambda: objects.plan().get("revision") == 1, within=15)
             proxy.swallow()
             objects.put_plan(Plan.of(10, [0], [0.25], CATALOG.digest))
-            with contextlib.suppress(AssertionError):
-                await eventually_async(lambda: False, within=20)  # longer than it may hold the lease unheard
+            await asyncio.sleep(20)  # longer than it may hold the lease unheard
             proxy.heal()  # no connection of before is ever told
 
             async def followed():
