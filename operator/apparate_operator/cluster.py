@@ -29,6 +29,10 @@ class NameTaken(RuntimeError):
     """An object that is not ours has the name that something of a model needs."""
 
 
+class NameNotFreeYet(NameTaken):
+    """The object is of a deleted model of the same name: it goes by itself."""
+
+
 class Cluster:
     """The API server as the operator uses it. `wrote` hears of every write: kind and verb."""
 
@@ -144,11 +148,14 @@ class Cluster:
         if body is None:
             return
         owners = body["metadata"].get("ownerReferences") or []
-        if not any(owner.get("uid") == uid for owner in owners):
-            raise NameTaken(
-                f"{wanted.kind.name} {wanted.name} exists and does not belong to this model: rename or delete it, "
-                "or give the model another name"
-            )
+        if any(owner.get("uid") == uid for owner in owners):
+            return
+        what, (own,) = f"{wanted.kind.name} {wanted.name}", wanted.body["metadata"]["ownerReferences"]
+        if any((owner.get("kind"), owner.get("name")) == (own["kind"], own["name"]) for owner in owners):
+            raise NameNotFreeYet(f"{what} is of a model of this name that was deleted, and goes by itself; waited for")
+        raise NameTaken(
+            f"{what} exists and does not belong to this model: rename or delete it, or give the model another name"
+        )
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """Delete that very object, and in the background what it owns. Nothing happens when it is gone."""

@@ -160,10 +160,10 @@ def prepared(found: Preparation) -> Verdict:
 
 
 def unreadable(body: Json, why: str, now: datetime) -> Json:
-    """The share of a model whose spec this version cannot read though the API server took it."""
+    """What changes in the share of a model whose spec this version cannot read though the API server took it."""
     meta, old = body["metadata"], (body.get("status") or {}).get("conditions") or ()
-    known = tuple(Condition.model_validate(one) for one in old if one.get("type") == ConditionType.READY)
+    known = tuple(Condition.model_validate(one) for one in old if one.get("type") in OWN)
     fresh = condition(ConditionType.READY, False, Reason.REJECTED, why, now=now, generation=meta["generation"])
-    kept = with_condition(known, fresh, now)
-    dumped = [one.model_dump(by_alias=True, exclude_none=True, mode="json") for one in kept]
+    kept = {one.type: one for one in with_condition(known, fresh, now)}
+    dumped = [kept[kind].model_dump(by_alias=True, exclude_none=True, mode="json") for kind in OWN if kind in kept]
     return {"observedGeneration": meta["generation"], "conditions": dumped}

@@ -30,7 +30,7 @@ from apparate_operator.manifests.access import prepare_access, worker_access
 from apparate_operator.manifests.common import Environment
 from apparate_operator.manifests.prepare import catalog_name
 from apparate_operator.manifests.redis import secret
-from apparate_operator.manifests.storage import claim
+from apparate_operator.manifests.storage import KEPT_IN, claim, with_storage
 from apparate_operator.manifests.traffic import autoscaler, disruption_budget, pod_monitor, service
 from apparate_operator.manifests.worker import SCALED_BY, deployment
 from apparate_operator.observed import Observed, Published, annotation, unpack
@@ -85,7 +85,8 @@ def next_step(
         scaling, note = _scaling(model, environment)
         notes.append(note)
         applies += _handover(model, observed, scaling)
-        applies += [Apply(BY_NAME[b["kind"]], b) for b in _serving(model, environment, serves, scaling)]
+        stored = model if serves == wanted else _as_stored(model, observed)
+        applies += [Apply(BY_NAME[b["kind"]], b) for b in _serving(stored, environment, serves, scaling)]
     keep = {wanted, serves, observed.active}
     deletions = [one for one in _unwanted(observed, applies) if one[0] is not SECRET or _rolled_over(observed, applies)]
     deletions += preparation.deletions
@@ -122,6 +123,11 @@ def _active(model: EarlyExitModel, observed: Observed) -> str:
         return observed.active
     told = model.status.catalog.config_map if model.status and model.status.catalog else ""
     return next((one.revision for one in observed.published if one.packed and one.config_map == told), "")
+
+
+def _as_stored(model: EarlyExitModel, observed: Observed) -> EarlyExitModel:
+    """The model with the storage of the revision in service: the one that the spec names now has only newer ones."""
+    return with_storage(model, annotation(observed.deployment, KEPT_IN)) if observed.deployment is not None else model
 
 
 def _preparing(model: EarlyExitModel, wanted: str, preparation: Preparation) -> Iterator[Json]:

@@ -14,7 +14,7 @@ from apparate.contract.resource import EarlyExitModel
 from apparate.contract.shape import problem_of
 from apparate.service.kube import FORBIDDEN, NOT_FOUND, KubeError
 from apparate.service.telemetry import get_logger
-from apparate_operator.cluster import Cluster, NameTaken
+from apparate_operator.cluster import Cluster, NameNotFreeYet, NameTaken
 from apparate_operator.conditions import Told, Verdict, unreadable
 from apparate_operator.kinds import APPLIED, AUTOSCALER, CLAIM, CONFIG_MAP, JOB, MODEL, Json, Kind
 from apparate_operator.lifecycle import Apply, Step, next_step
@@ -24,9 +24,11 @@ from apparate_operator.observed import Observed, annotation, observe
 from apparate_operator.preparation import POD_WITHIN_S
 from apparate_operator.reasons import short
 from apparate_operator.store import Key, Store, own_share
+from apparate_operator.times import Times
 from apparate_operator.trimming import bonds
 
 REFUSED_AGAIN_S = 60.0  # something that the API refused may be mended outside of the spec, say by a larger quota
+NOT_YET_AGAIN_S = 1.0  # between two looks at what a deleted model of the same name leaves behind
 REFUSALS = (400, 403, 404, 405, 413, 422)
 NO_SUCH_FIELD = "failed to create typed patch object"  # server-side apply tells of unknown fields with status 500
 log = get_logger(__name__)
@@ -43,6 +45,7 @@ class Reconciler:
         self._store, self._cluster, self._leads = store, cluster, leads
         self.environment = Environment("")
         self._mender = Mender(cluster)
+        self._times = Times()
         self._marks: dict[tuple[str, Kind, str], str] = {}
         """By model and object: its generation after our last write; another one means that somebody changed it."""
         self._refused: dict[str, tuple[int, Verdict]] = {}
@@ -59,10 +62,12 @@ class Reconciler:
         try:
             model = _read(body)
         except ValidationError as error:
-            await self._report(key, body, unreadable(body, short(problem_of(error)), datetime.now(UTC)))
+            told = unreadable(body, short(problem_of(error)), datetime.now(UTC))
+            await self._report(key, body, own_share(body.get("status") or {}) | told)  # its workers serve on
             return None
         uid = model.metadata.uid
-        observed = await self._with_words_on_pods(observe(self._store.of(uid)), key[0])
+        observed = self._times.own(uid, observe(self._store.of(uid)), datetime.now(UTC))
+        observed = await self._with_words_on_pods(observed, key[0])
         step = next_step(
             model, observed, self.environment, datetime.now(UTC), refused=self._refusal(uid, model.metadata.generation)
         )
@@ -77,7 +82,7 @@ class Reconciler:
             self._refused.pop(uid, None)
         await self._report(key, body, step.status, model, step)
         if refused is not None:
-            return REFUSED_AGAIN_S
+            return NOT_YET_AGAIN_S if refused.reason == Reason.PREPARING else REFUSED_AGAIN_S
         return step.again_s
 
     async def _do(self, key: Key, model: EarlyExitModel, step: Step) -> Verdict | None:
@@ -97,6 +102,8 @@ class Reconciler:
         for one in applies:
             try:
                 await self._apply(one, model, fresh=(one.kind, one.name) not in known)
+            except NameNotFreeYet as error:
+                return Verdict(False, Reason.PREPARING, str(error))
             except NameTaken as error:
                 return Verdict(False, Reason.RECONCILE_FAILED, str(error))
             except KubeError as error:
@@ -229,6 +236,7 @@ class Reconciler:
         """A model is gone."""
         self._refused.pop(uid, None)
         self._mender.forget(uid)
+        self._times.forget(uid)
         for mark in [one for one in self._marks if one[0] == uid]:
             del self._marks[mark]
 

@@ -82,6 +82,17 @@ def test_without_its_kind_of_object_it_says_what_to_install(bare: kube.ControlPl
         assert "CustomResourceDefinition" in problems[0]
 
 
+def test_when_its_kind_of_object_is_deleted_the_last_word_says_what_to_install(bare: kube.ControlPlane):
+    bare.install_crd(crd())
+    with an_operator(bare, "default") as operator:
+        operator.settle()
+        bare.kubectl("delete", "crd", "earlyexitmodels.apparate.dev", "--timeout=60s")
+        assert operator.process.wait(60) == 1  # whoever starts it again has it wait for the definition
+        last = json.loads(operator.process.err[-1])
+    assert last["event"] == "the operator stops"
+    assert "install the CustomResourceDefinition of this version" in last["why"]
+
+
 def test_a_definition_that_lacks_fields_of_this_version_is_told_until_it_is_upgraded(bare: kube.ControlPlane):
     newest = crd()
     old = copy.deepcopy(newest)
@@ -102,6 +113,26 @@ def test_a_definition_that_lacks_fields_of_this_version_is_told_until_it_is_upgr
         bare.install_crd(newest)
         eventually(lambda: "CRDOutdated" not in hand.condition("Ready")[2], within=20)
         assert operator.readiness()[0] == 200
+
+
+def test_a_model_with_a_field_of_a_newer_version_is_told_so_and_keeps_what_its_status_had(bare: kube.ControlPlane):
+    newer = copy.deepcopy(crd())
+    newer["metadata"]["annotations"][DIGEST] = "fedcba9876543210"
+    spec = newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["budget"]["properties"]["joules"] = {"type": "number"}
+    bare.install_crd(newer)
+    hand = Hand(bare, "default")
+    with an_operator(bare, "default"):
+        hand.serve(a_body("newer"))
+        before = hand.get("newer")["status"]
+        hand.patch("newer", budget={"joules": 1.5})
+        assert "spec.budget.joules" in hand.is_reason("Ready", "SpecRejected", "newer")
+        status = hand.get("newer")["status"]
+        kept = ("catalog", "replicas", "readyReplicas", "selector")
+        assert {name: status[name] for name in kept} == {name: before[name] for name in kept}
+        assert hand.condition("Prepared", "newer")[0] == "True"
+        hand.patch("newer", budget={"joules": None})
+        hand.is_reason("Ready", "Ready", "newer")
 
 
 def test_without_the_right_to_read_the_definition_it_works_and_warns(control_plane: kube.Cluster, hand: Hand):

@@ -42,3 +42,22 @@ def test_an_api_that_is_there_in_part_is_no_hindrance_and_is_used_when_the_rest_
         eventually(lambda: set(control_plane.kubectl("get", *made).split()) == names, within=40)
         assert hand.read("podmonitor/resnet-worker")["metadata"]["labels"]["release"] == "kps"
         hand.is_reason("Ready", "Ready")
+
+
+def test_a_model_that_is_deleted_and_made_again_at_once_waits_for_what_goes_and_no_longer(
+    control_plane: kube.Cluster, hand: Hand
+):
+    claim = "pvc/resnet-prepared"
+    with an_operator(control_plane, hand.namespace):
+        hand.serve(a_body())
+        hand.edit(claim, {"op": "add", "path": "/metadata/finalizers/-", "value": "example.com/in-use"})
+        hand.delete()
+        hand.create(a_body())
+        of_the_old = lambda: [one for one in hand.leftovers() if one != "persistentvolumeclaim/resnet-prepared"]  # noqa: E731
+        eventually(lambda: not of_the_old(), within=90)  # a garbage collector of a new cluster may begin late
+        message = hand.is_reason("Ready", "Preparing")
+        assert "PersistentVolumeClaim resnet-prepared is of a model of this name that was deleted" in message
+        eventually(lambda: hand.read(claim)["metadata"].get("deletionTimestamp"), within=30)
+        hand.edit(claim, {"op": "replace", "path": "/metadata/finalizers", "value": []})
+        eventually(lambda: hand.jobs(), within=40)  # well before what was refused is tried again
+        assert "ReconcileFailed" not in dict(hand.events())

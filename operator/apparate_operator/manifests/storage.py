@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from apparate.contract.labels import PREPARE
-from apparate.contract.resource import Credentials, EarlyExitModel
+from pydantic import ValidationError
+
+from apparate.contract.labels import PREFIX, PREPARE
+from apparate.contract.resource import Credentials, EarlyExitModel, Storage
 from apparate.contract.source import scheme
 from apparate_operator.kinds import CLAIM, Json
 from apparate_operator.manifests.common import PREPARED, child_name, manifest
@@ -14,6 +16,22 @@ SOURCES = "/sources"
 """Where the prepare pod has what the model is read from: claims below pvc/, images below oci/."""
 DEFAULT_SIZE = "10Gi"
 STORE = "prepared"
+KEPT_IN = f"{PREFIX}/kept-in"
+"""Annotation of the Deployment: the storage that has the revision it serves; the spec may name another one by now."""
+
+
+def kept_in(model: EarlyExitModel) -> str:
+    """The storage of a model as an annotation."""
+    return model.spec.storage.model_dump_json(by_alias=True, exclude_defaults=True)
+
+
+def with_storage(model: EarlyExitModel, kept: str) -> EarlyExitModel:
+    """The model with the storage that an annotation names; as it is when there is none that can be read."""
+    try:
+        storage = Storage.model_validate_json(kept)
+    except ValidationError:
+        return model
+    return model.model_copy(update={"spec": model.spec.model_copy(update={"storage": storage})})
 
 
 def claim(model: EarlyExitModel) -> Json | None:

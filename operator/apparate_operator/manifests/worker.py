@@ -12,7 +12,9 @@ from apparate_operator.manifests import redis
 from apparate_operator.manifests.common import Environment, child_name, digest, labels, manifest, selector
 from apparate_operator.manifests.pods import env, field, hardened, pod_spec, resources, template_metadata
 from apparate_operator.manifests.storage import (
+    KEPT_IN,
     from_secret,
+    kept_in,
     prepared_folder,
     prepared_url,
     store_mount,
@@ -48,7 +50,7 @@ def deployment(model: EarlyExitModel, environment: Environment, *, revision: str
     }
     if replicas is not None:
         spec["replicas"] = replicas
-    told = {REVISION: revision, SCALED_BY: OPERATOR if replicas is not None else "autoscaler"}
+    told = {REVISION: revision, SCALED_BY: OPERATOR if replicas is not None else "autoscaler", KEPT_IN: kept_in(model)}
     return manifest(DEPLOYMENT, model, child_name(model, WORKER), WORKER, annotations=told, spec=spec)
 
 

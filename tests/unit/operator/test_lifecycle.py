@@ -11,7 +11,7 @@ import pytest
 from apparate.contract.labels import REVISION
 from apparate.contract.resource import EarlyExitModel
 from apparate.contract.revision import revision
-from apparate_operator.kinds import AUTOSCALER, CONFIG_MAP, DEPLOYMENT, HANDOVER, JOB, SCALED_OBJECT, SECRET
+from apparate_operator.kinds import AUTOSCALER, CLAIM, CONFIG_MAP, DEPLOYMENT, HANDOVER, JOB, SCALED_OBJECT, SECRET
 from apparate_operator.lifecycle import next_step
 from apparate_operator.manifests.common import Environment
 from apparate_operator.observed import observe
@@ -121,6 +121,24 @@ def test_another_model_is_prepared_beside_the_running_one_and_then_takes_over(ch
     world.workers(new, ready=1)
     step = world.do(new)
     assert (CONFIG_MAP, f"resnet-catalog-{running}") in [*step.deletions, *world.step(new).deletions]
+
+
+@pytest.mark.parametrize(
+    "storage", [{"pvc": {"claimName": "larger"}}, {"s3": {"url": "s3://bucket/models"}}], ids=["claim", "bucket"]
+)
+def test_workers_keep_their_storage_until_the_model_is_prepared_in_another_one(storage: dict[str, Any]):
+    old, new = a_model(), a_model(generation=2, storage=storage)
+    world = serving(old)
+    before = applied(world.step(old), DEPLOYMENT)[0]["spec"]["template"]
+    step = world.do(new)
+    assert applied(step, DEPLOYMENT)[0]["spec"]["template"] == before
+    (job,) = applied(step, JOB)
+    assert "resnet-prepared" not in str(job["spec"]["template"]["spec"]["volumes"])
+    assert applied(world.do(new), DEPLOYMENT)[0]["spec"]["template"] == before  # nor at the next look
+    world.publish(new)
+    made = applied(world.do(new), DEPLOYMENT)[0]
+    assert "resnet-prepared" not in str(made["spec"]["template"]["spec"])
+    assert CLAIM not in {kind for kind, _ in world.step(new).deletions}
 
 
 def test_a_failed_preparation_says_why_and_is_tried_again_later_and_later():

@@ -16,7 +16,7 @@ from apparate_operator.manifests.access import prepare_access, worker_access
 from apparate_operator.manifests.common import Environment
 from apparate_operator.manifests.prepare import prepare_job
 from apparate_operator.manifests.storage import claim
-from apparate_operator.manifests.traffic import autoscaler, pod_monitor, service
+from apparate_operator.manifests.traffic import autoscaler, disruption_budget, pod_monitor, service
 from apparate_operator.manifests.worker import deployment, strategy
 from apparate_operator.start import rights
 from support.models_on_kubernetes import ENVIRONMENT, World, a_model, serving
@@ -98,6 +98,15 @@ def test_a_worker_has_time_to_drain_after_load_balancers_have_heard():
     pod = worker(a_model(serving={"drainSeconds": 60}))
     pause = container(pod)["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pod["terminationGracePeriodSeconds"] >= pause + 60
+
+
+def test_workers_go_to_different_nodes_where_they_can():
+    pod = worker(a_model())
+    (spread,) = pod["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    chosen = disruption_budget(a_model())["spec"]
+    assert spread["labelSelector"] == chosen["selector"]
+    assert chosen["maxUnavailable"] == 1
 
 
 def test_a_worker_may_only_read_its_own_model():
@@ -303,6 +312,9 @@ def test_everything_belongs_to_the_model_and_dies_with_it():
         ({"budget": {"rampOverhead": 0.1}}, False),
         ({"model": {"credentials": {"secretName": "new"}}}, False),
         ({"prepare": {"backoffLimit": 5}}, False),
+        ({"storage": {"pvc": {"claimName": "larger"}}}, True),
+        ({"storage": {"s3": {"url": "s3://bucket/models"}}}, True),
+        ({"storage": {"pvc": {"size": "20Gi"}}}, False),
     ],
     ids=str,
 )
