@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
 SAMPLER = "OTEL_TRACES_SAMPLER"
 OURS = "http/protobuf"
 DEFAULT_SHARE = 0.01  # of requests that come without a decision of their caller, unless OTEL_TRACES_SAMPLER says more
-FLUSH_MS = 2000
+FLUSH_S = 2.0
 Value = str | bool | int | float
 log = get_logger(__name__)
 
@@ -105,9 +106,14 @@ class Tracing:
         span.end(on_the_wall(ended))
 
     def shutdown(self) -> None:
-        """Send what waits, within two seconds."""
-        with suppress(Exception):  # who receives traces is gone: so be it
-            self._provider.force_flush(FLUSH_MS)
+        """Send what waits, within two seconds. Whoever receives traces may be gone: so be it."""
+        ending = threading.Thread(target=self._end, name="last traces", daemon=True)  # the exporter tries for 10 s
+        ending.start()
+        ending.join(FLUSH_S)
+
+    def _end(self) -> None:
+        with suppress(Exception):
+            self._provider.force_flush(int(FLUSH_S * 1e3))
             self._provider.shutdown()
 
 
