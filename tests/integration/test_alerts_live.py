@@ -29,7 +29,7 @@ from support.processes import Process, a_process
 from support.promql import SUFFIXES
 from support.redis import RedisServer, a_redis_server
 
-pytestmark = [pytest.mark.redis, pytest.mark.prometheus, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.prometheus, pytest.mark.timeout(300)]
 FILES = Path(__file__).resolve().parents[2] / "charts/apparate/files"
 RULES, DASHBOARDS = FILES / "alerts", sorted((FILES / "dashboards").glob("*.json"))
 LOCAL = ("accuracy", "latency", "feedback", "controller", "redis")
@@ -166,7 +166,7 @@ def test_every_declared_metric_is_shown_by_the_services(running: Installation) -
         assert found - set(SOMETIMES) == set()
         return True
 
-    eventually(shown, within=40)
+    eventually(shown, within=90)
 
 
 def test_what_was_observed_makes_sense(running: Installation) -> None:
@@ -174,9 +174,8 @@ def test_what_was_observed_makes_sense(running: Installation) -> None:
         return float(running.prometheus.query(expr)[0]["value"][1])
 
     eventually(lambda: ask("sum(apparate_feedback_records_total)") > 100, within=30)
-    answers = ask("sum(apparate_exits_total)")
-    assert answers == pytest.approx(ask("sum(apparate_release_seconds_count)"), abs=100)
-    assert ask("sum(apparate_plain_seconds_count)") == pytest.approx(answers, abs=100)
+    for same in ("apparate_release_seconds_count", "apparate_plain_seconds_count"):  # in the same scrape
+        assert abs(ask(f"sum(apparate_exits_total) - sum({same})")) <= 100
     assert 0 < ask("sum(apparate_plain_seconds_sum)") < 10 * ask("sum(apparate_release_seconds_sum)")
     assert ask("sum(apparate_slo_answers_total)") > 0 and ask("sum(apparate_slo_late_answers_total)") == 0
     assert ask("sum(apparate_segment_seconds_count)") > 0
@@ -187,8 +186,12 @@ def test_what_was_observed_makes_sense(running: Installation) -> None:
 
 def test_nothing_fires_while_all_is_well(running: Installation) -> None:
     eventually(lambda: running.prometheus.query("rate(apparate_feedback_records_total[4s]) > 0"), within=30)
-    time.sleep(2)  # as long as any rule here waits, and more
-    assert running.firing() - {"ApparateLatencyWorseThanPlain"} == set()  # this model's profile is made up
+
+    def quiet() -> bool:
+        time.sleep(2)  # as long as any rule here waits, and more
+        return running.firing() <= {"ApparateLatencyWorseThanPlain"}  # this model's profile is made up
+
+    eventually(quiet, within=40)  # rules that wait for a second hear of every hiccup of a busy machine
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
@@ -209,15 +212,15 @@ def test_every_panel_asks_what_prometheus_can_answer_and_is_drawn(
 def test_a_redis_that_dies_is_told_and_told_to_be_over(running: Installation) -> None:
     running.redis.kill9()
     try:
-        eventually(lambda: {"ApparateFeedbackStalled"} <= running.firing(), within=30)
+        eventually(lambda: {"ApparateFeedbackStalled"} <= running.firing(), within=90)
     finally:
         running.redis.start()
-    eventually(lambda: "ApparateFeedbackStalled" not in running.firing(), within=40)
+    eventually(lambda: "ApparateFeedbackStalled" not in running.firing(), within=90)
 
 
 def test_a_controller_that_dies_is_told(running: Installation) -> None:
     running.controller.popen.kill()
-    eventually(lambda: "ApparateControllerDown" in running.firing(), within=30)
+    eventually(lambda: "ApparateControllerDown" in running.firing(), within=90)
     told = next(
         one
         for one in running.alertmanager.ask("/api/v2/alerts")

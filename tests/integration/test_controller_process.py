@@ -28,7 +28,7 @@ class Controller:
         self.ready = json.loads(line)
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(f"http://{self.ready['http']}{path}", timeout=5)
+        return httpx.get(f"http://{self.ready['http']}{path}", timeout=30)
 
     def feedback(self) -> dict[str, int]:
         return self.get("/v1/models/default/m").json()["feedback"]
@@ -45,7 +45,7 @@ def test_it_says_one_line_when_it_is_ready_and_ends_cleanly_on_sigterm(redis_ser
     with a_controller(redis_server, a_document(tmp_path)) as controller:
         eventually(lambda: controller.get("/readyz").status_code == 200, within=10)
         controller.process.send(signal.SIGTERM)
-        assert controller.process.wait(within=10) == 0
+        assert controller.process.wait(within=60) == 0
         assert (len(controller.process.out), controller.ready["ready"]) == (1, True)
         assert all(json.loads(line) for line in controller.process.err)
 
@@ -75,7 +75,7 @@ def test_sigterm_stores_progress_so_that_nothing_is_pending(redis_server, tmp_pa
             producer.send(300)
             eventually(lambda: controller.feedback()["batches"] > 0, within=10)
             controller.process.send(signal.SIGTERM)
-            assert controller.process.wait(within=10) == 0
+            assert controller.process.wait(within=60) == 0
         assert client.xpending(feedback_key(MODEL), "apparate-controller")["pending"] == 0
 
 
@@ -118,5 +118,5 @@ def test_an_eviction_policy_is_warned_of(own_redis, tmp_path):
 def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path, environ, said):
     settings = {"DOCUMENTS": str(a_document(tmp_path)), "PORT": "0", **environ}
     with a_process(COMMAND, {f"EEM_CONTROLLER_{name}": value for name, value in settings.items()}) as process:
-        assert process.wait(30) == 2
+        assert process.wait(60) == 2
         assert (len(process.err), said in process.err[0]) == (1, True)

@@ -60,7 +60,7 @@ async def test_a_read_wakes_at_once_when_feedback_comes(redis_server):
         reading = asyncio.create_task(source.read())
         await asyncio.sleep(0.05)
         await add(client, b"a")
-        assert len(await asyncio.wait_for(reading, 5)) == 1
+        assert len(await asyncio.wait_for(reading, 20)) == 1
 
 
 async def test_an_idle_stream_gives_no_exception_however_often_a_read_waits(redis_server):

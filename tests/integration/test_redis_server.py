@@ -26,7 +26,7 @@ def test_it_answers_clients_that_have_its_url(redis_server: str) -> None:
 
 def test_it_refuses_clients_without_its_password(own_redis: RedisServer) -> None:
     with (
-        redis.Redis(port=own_redis.port) as client,
+        redis.Redis(port=own_redis.port, retry=None) as client,
         pytest.raises(redis.exceptions.AuthenticationError),
     ):
         client.ping()

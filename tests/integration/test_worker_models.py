@@ -42,7 +42,10 @@ class Shelf:
         self.models = models
 
     def documents(self) -> list[Any]:
-        return [a_document(name=name, serving={"maxBatch": 4, "drainSeconds": 10}) for name in self.models]
+        return [
+            a_document(name=name, serving={"maxBatch": 4, "drainSeconds": 10, "stallSeconds": 100})
+            for name in self.models
+        ]
 
     def load(self, document: Any, device: torch.device) -> Any:
         found = self.models[document.model.metadata.name]
@@ -105,7 +108,7 @@ async def test_the_server_is_ready_when_the_last_of_its_models_has_warmed_up():
 
     def hook(k, value):
         warming.set()
-        assert warmed.wait(20)
+        assert warmed.wait(100)
 
     settings = WorkerSettings.load({}, document=Path("m.yaml"), http_port=0, grpc_port=0)
     declared = [
@@ -115,7 +118,7 @@ async def test_the_server_is_ready_when_the_last_of_its_models_has_warmed_up():
     worker = Worker(declared, settings, torch.device("cpu"))
     starting = asyncio.create_task(worker.start())
     try:
-        assert await asyncio.to_thread(warming.wait, 20)
+        assert await asyncio.to_thread(warming.wait, 60)
         assert not worker.models.ready()
         warmed.set()
         await starting
@@ -151,7 +154,7 @@ class Traffic:
 
     async def more(self, answers=20):
         aim = self.answered + answers
-        await eventually_async(lambda: self.answered >= aim, within=20)
+        await eventually_async(lambda: self.answered >= aim, within=60)
 
     async def stop(self):
         self.stopped = True
@@ -238,12 +241,12 @@ async def test_unloading_answers_what_was_accepted_and_then_the_model_is_not_kno
     def hook(k, value):
         if value.abs().max() > 1e5:
             entered.set()
-            assert go.wait(20)
+            assert go.wait(100)
 
     shelf = Shelf(one=a_prepared_model(hook=hook), two=a_prepared_model())
     async with serving(shelf) as (worker, http, _), client(http) as c:
         slow = asyncio.create_task(infer(c, "one", np.full((1, 16), 1e6, np.float32)))
-        assert await asyncio.to_thread(entered.wait, 20)
+        assert await asyncio.to_thread(entered.wait, 60)
         leaving = asyncio.create_task(post(c, "models/one/unload"))
         await eventually_async(lambda: worker.models.index()[0].state == "UNLOADING")
         response = await c.post("/v2/models/one/infer", json=json_body(items(1)))
@@ -325,4 +328,4 @@ def test_a_worker_process_reads_document_and_folder_anew_and_keeps_what_it_has_w
             again = c.post("/v2/models/tiny/infer", json=json_body(items(1)))
             assert (again.status_code, again.json()["model_version"]) == (200, "2")
         process.send(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0

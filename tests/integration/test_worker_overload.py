@@ -43,7 +43,7 @@ class Overload:
 
     async def heard(self):
         """{(priority, status): how many} of all that were sent, in the end."""
-        answers = await asyncio.wait_for(asyncio.gather(*self.coming), 20)
+        answers = await asyncio.wait_for(asyncio.gather(*self.coming), 60)
         return Counter((priority, answer.status_code) for priority, answer in answers)
 
     async def waits(self, count):
@@ -232,15 +232,15 @@ async def test_at_three_times_the_load_nearly_all_that_is_computed_is_for_somebo
             time.sleep(0.02 * len(value))
 
     hook, switch = after_warm_up(slow)
-    limits = {"maxBatch": 4, "batching": {"policy": "deadline"}, "slo": {"latencyMs": 500}}
+    limits = {"maxBatch": 4, "batching": {"policy": "deadline"}, "slo": {"latencyMs": 1500}}
     async with a_worker(a_prepared_model(hook=hook), serving=limits) as (worker, http, _), client(http) as c:
         switch["on"] = True
         coming, begun = [], time.monotonic()
-        while (now := time.monotonic() - begun) < 2.0:
+        while (now := time.monotonic() - begun) < 3.0:
             while len(coming) < 150 * now:
                 coming.append(asyncio.create_task(c.post(URL, json=json_body(X))))
             await asyncio.sleep(0.01)
-        answers = await asyncio.wait_for(asyncio.gather(*coming), 20)
+        answers = await asyncio.wait_for(asyncio.gather(*coming), 50)
         served = only(worker).serving.served
     heard = Counter(answer.status_code for answer in answers)
     assert set(heard) <= {200, 429, 504}

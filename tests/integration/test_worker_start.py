@@ -29,7 +29,7 @@ async def test_a_worker_is_not_ready_before_its_model_has_warmed_up():
 
     def hook(k, value):
         warming.set()
-        assert warmed.wait(20)
+        assert warmed.wait(100)
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -37,7 +37,7 @@ async def test_a_worker_is_not_ready_before_its_model_has_warmed_up():
     worker = Worker([Declared(a_document(), a_prepared_model(hook=hook))], settings, torch.device("cpu"))
     starting = asyncio.create_task(worker.start())
     try:
-        assert await asyncio.to_thread(warming.wait, 20)
+        assert await asyncio.to_thread(warming.wait, 60)
         async with client(f"127.0.0.1:{port}") as c:
             with pytest.raises(httpx.TransportError):  # a probe takes that for no
                 await c.get("/v2/health/ready", timeout=0.3)

@@ -260,8 +260,8 @@ def items(count: int, seed: int = 0) -> np.ndarray:
 def agreeing(prepared: PreparedModel, plan: Plan, count: int) -> np.ndarray:
     """[count, WIDTH] items whose answers under a plan are all the model's own, so that no guard closes its exits.
 
-    Heads that are made by hand know nothing: of other items they say anything, and what a guard makes of that depends on
-    which of them it sees first.
+    Heads that are made by hand know nothing: of other items they say anything, and what a guard makes of that depends
+    on which of them it sees first.
     """
     x = torch.from_numpy(items(20 * count))
     own, model = prepared.model({"x": x}).argmax(1), prepared.model
