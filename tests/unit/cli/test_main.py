@@ -113,5 +113,6 @@ def test_a_preparation_that_is_killed_is_said_to_be(
         "metadata: {name: m}\nspec: {model: {source: w, entrypoint: 'a.b:c'}, bootstrap: {data: d.npz}}\n"
     )
     monkeypatch.setattr("subprocess.run", lambda *_, **__: subprocess.CompletedProcess([], -signal.SIGKILL))
-    assert run(["serve", "-f", str(document)]) == 1
+    elsewhere = ["--redis-url", "redis://127.0.0.1:1/0", "--http-port", "0", "--grpc-port", "0"]
+    assert run(["serve", "-f", str(document), *elsewhere]) == 1
     assert capsys.readouterr().err == f"error: {document}: preparing was ended by SIGKILL\n"
