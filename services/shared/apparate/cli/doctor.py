@@ -18,8 +18,8 @@ import typer
 from apparate.cli.doctor_cluster import of_the_cluster
 from apparate.cli.errors import FAILED, CommandError
 from apparate.cli.findings import FAIL, OK, SKEW_S, WARN, Found, of_readiness
-from apparate.cli.main import PLUGIN
 from apparate.cli.output import Format, Output, show
+from apparate.cli.places import in_cluster
 from apparate.cli.status import news
 from apparate.cli.tables import table
 from apparate.cli.target import DEFAULT_URL, Context, Json, Kubeconfig, Namespace, Url, key_of
@@ -40,7 +40,7 @@ def doctor_command(
     output: Output = Format.TABLE,
 ) -> None:
     """Look for the usual faults: of this machine and local mode, or of a cluster. Changes nothing."""
-    if ctx.find_root().info_name == PLUGIN or namespace or context or kubeconfig:
+    if in_cluster(ctx, namespace, context, kubeconfig):
         found = list(of_the_cluster(namespace, context, kubeconfig))
     else:
         found = [*of_this_machine(), *of_the_controller(url or DEFAULT_URL)]

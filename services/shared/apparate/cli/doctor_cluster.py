@@ -10,7 +10,7 @@ from typing import Any
 from apparate.cli.errors import CommandError
 from apparate.cli.findings import FAIL, OK, SKEW_S, WARN, Found, of_readiness
 from apparate.cli.target import Json, key_of
-from apparate.cli.target_cluster import ClusterTarget
+from apparate.cli.target_cluster import OR_LOCAL, ClusterTarget
 from apparate.contract.definition import NAME, PATH, lacking
 from apparate.contract.resource import GROUP, PLURAL
 from apparate.service.kube import NOT_FOUND, KubeError
@@ -29,13 +29,17 @@ SELECTED = (("podmonitors", "podMonitorSelector"), ("servicemonitors", "serviceM
 
 
 def of_the_cluster(namespace: str, context: str, kubeconfig: str) -> Iterator[Found]:
-    """Every check, in the order in which one depends on another. Raises InvalidKubeconfig."""
-    target = ClusterTarget.connect(namespace, context, kubeconfig, everywhere=not namespace)
+    """Every check, in the order in which one depends on another."""
+    try:
+        target = ClusterTarget.connect(namespace, context, kubeconfig, everywhere=not namespace)
+    except CommandError as error:
+        yield Found("kubeconfig", FAIL, str(error))
+        return
     client = target.client
     try:
         version = client.call("GET", "/version")
     except KubeError as error:
-        yield Found("API server", FAIL, str(error), "look at the kubeconfig and its context")
+        yield Found("API server", FAIL, str(error), f"look at the kubeconfig and its context; {OR_LOCAL}")
         return
     yield Found("API server", OK, f"{client.host}, {version.get('gitVersion', '')}")
     installed = list(_definition(client))

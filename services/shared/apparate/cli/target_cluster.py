@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from apparate.cli.errors import BAD_INPUT, CommandError
-from apparate.cli.target import Json, key_of, token
+from apparate.cli.target import DEFAULT_URL, Json, key_of, token
 
 MANAGER = "apparate-cli"
 CONFLICTS = 5
 CONTROLLER = "app.kubernetes.io/part-of=apparate,app.kubernetes.io/component=controller"
 TIMEOUT_S = 20.0  # what-if tries many budgets
+OR_LOCAL = f"for a local `apparate serve` say --url {DEFAULT_URL}, or what it printed, instead of a cluster's options"
 
 
 class ClusterTarget:
@@ -23,14 +24,16 @@ class ClusterTarget:
 
     @classmethod
     def connect(cls, namespace: str, context: str, kubeconfig: str, everywhere: bool) -> ClusterTarget:
-        """By a kubeconfig, as kubectl would. Raises InvalidKubeconfig."""
+        """By a kubeconfig, as kubectl would. Raises CommandError."""
         try:
-            from apparate.service.kube import from_kubeconfig
+            from apparate.service.kube import InvalidKubeconfig, from_kubeconfig
 
             client, own = from_kubeconfig(kubeconfig, context)
         except ModuleNotFoundError as error:
             hint = "run: pip install 'apparate[kubectl]'"
             raise CommandError(f"a cluster needs the package {error.name}, not installed; {hint}") from None
+        except InvalidKubeconfig as error:
+            raise CommandError(f"{error}; {OR_LOCAL}", BAD_INPUT) from None
         return cls(client, "" if everywhere else namespace or own)
 
     def views(self) -> list[Json]:
@@ -38,7 +41,7 @@ class ClusterTarget:
         from apparate.service.kube import NOT_FOUND, KubeError, models_path
 
         try:
-            found = self.client.call("GET", models_path(self._namespace))
+            found = self._call("GET", models_path(self._namespace))
         except KubeError as error:
             if error.status != NOT_FOUND:
                 raise
@@ -96,9 +99,24 @@ class ClusterTarget:
         """What the controller answers at a path. Raises KubeError, and CommandError when there is not one of it."""
         return bytes(self.client.fetch(f"{self._controller()}{path}", timeout_s=TIMEOUT_S, headers=token()))
 
+    def _call(self, method: str, path: str, **more: Any) -> Json:
+        """What the API server answers. Raises KubeError, and CommandError when nothing can be asked of it at all."""
+        from apparate.service.kube import UNAUTHORIZED, KubeError
+
+        try:
+            found: Json = self.client.call(method, path, **more)
+            return found
+        except KubeError as error:
+            if error.status == 0:
+                raise CommandError(f"{self.client.host} does not answer ({error}); {OR_LOCAL}") from None
+            if error.status == UNAUTHORIZED:
+                told = "log in again, or name another cluster by --context or --kubeconfig"
+                raise CommandError(f"{self.client.host} does not know this kubeconfig's user: {told}") from None
+            raise
+
     def _controller(self) -> str:
         """Where the API server forwards to the controller. Raises CommandError."""
-        found = self.client.call("GET", "/api/v1/services", query={"labelSelector": CONTROLLER})["items"]
+        found = self._call("GET", "/api/v1/services", query={"labelSelector": CONTROLLER})["items"]
         if len(found) != 1:
             places = ", ".join(f"{one['metadata']['namespace']}/{one['metadata']['name']}" for one in found)
             what = f"{len(found)} controllers ({places})" if found else "no controller"
@@ -111,7 +129,7 @@ class ClusterTarget:
 
         namespace, _, short = name.rpartition("/")
         try:
-            found: Json = self.client.call("GET", model_path(namespace or self._namespace or "default", short))
+            found: Json = self._call("GET", model_path(namespace or self._namespace or "default", short))
         except KubeError as error:
             if error.status != NOT_FOUND:
                 raise
@@ -123,7 +141,7 @@ class ClusterTarget:
         from apparate.service.kube import MERGE, model_path
 
         path = model_path(*key.split("/")) + part
-        self.client.call("PATCH", path, query={"fieldManager": MANAGER}, body=body, content_type=MERGE)
+        self._call("PATCH", path, query={"fieldManager": MANAGER}, body=body, content_type=MERGE)
 
 
 def described(thing: Json) -> Json:

@@ -91,7 +91,9 @@ class LocalTarget:
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise CommandError(
-                f"no controller at {self._url}: {reason}; is `apparate serve` running? (--url)", FAILED
+                f"no controller at {self._url}: {reason}; is `apparate serve` running? Another address: --url; "
+                "models of a cluster: kubectl apparate, or -n NAMESPACE",
+                FAILED,
             ) from None
 
 
