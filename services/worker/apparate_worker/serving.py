@@ -29,6 +29,7 @@ Array = npt.NDArray[Any]
 PARKED_BATCHES = 16  # that answered rows may fill
 OPEN_BATCHES = 32  # under way, some of their rows aside: so many answers, at most, the guard learns of late
 TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16 costs an eighth less than one of 8
+RESTED = 0.5  # of the time of a whole batch without work, and the device is no longer short of time
 RAMPS_WHEN_SHED = 16  # one pass in so many keeps its ramps, so that feedback never ends
 TIMED_EVERY = 32  # passes, of which the steps of one are timed
 QUICK_S = 0.0005  # of a whole batch: a tenth of what the event loop may be late
@@ -107,7 +108,7 @@ class Serving:
         self._max_batch, self._tail_batch = max_batch, TAIL_BATCHES * max_batch
         self._remaining_ms = remaining_ms
         self._compact = compact or Compact(remaining_ms)
-        self._shedding, self._shed = False, 0
+        self._shedding, self._shed, self._worked_at = False, 0, 0.0
         self._passes = 0
         self._opened = False
         """Whether a plan with open exits has been in force."""
@@ -158,6 +159,7 @@ class Serving:
     def tidy(self, *, to_end: bool) -> None:
         """Take the oldest parked rows on, to the end, or until somebody waits for an answer. There must be some."""
         self._go_on(self._parked.take(self._tail_batch), to_end=to_end)
+        self._worked_at = time.monotonic()
 
     def check(self) -> None:
         """See, when it is time, whether a device that failed can go on. Raises what means that it is lost."""
@@ -188,6 +190,7 @@ class Serving:
             going: Flight | None = Flight(journey, [(one, list(range(len(batch))))])
             while going is not None:
                 going = self._leg(going)
+            self._worked_at = time.monotonic()
         except Exception as error:
             if is_fatal(error):
                 raise
@@ -219,30 +222,29 @@ class Serving:
             self.health.failed_again(error)
 
     def _relieved(self, schedule: Schedule) -> Schedule:
-        """The schedule, without its ramps while whole batches wait and nothing more can be put off.
+        """The schedule, without its ramps from when whole batches wait and nothing more can be put off, until the
+        device has rested.
 
-        Then answers wait for the queue, and every ramp would lengthen it. Until then, rows that step aside let a burst
-        through faster than the plain model would; what is no burst fills the room, or outlasts their patience. Ramps
-        stay where most passes may stop at them.
+        Then answers wait for the queue, and every ramp and every batch in parts would lengthen it. Until then, rows
+        that step aside let a burst through faster than the plain model would; what is no burst fills the room, or
+        outlasts their patience. That no whole batch waits for a moment is no end of it: with what was put off still to
+        do, each such moment would put off more. Ramps stay where most passes may stop at them.
         """
-        crowd = self._crowd()
-        if not crowd or (schedule.plan.exits_open and self._guard.samples):
+        crowd, parked = self._crowd(), self._parked
+        if schedule.plan.exits_open and self._guard.samples:
             self._shedding = False
-            return self._crowded(schedule) if crowd else schedule
-        parked = self._parked
-        put_off = not self._room(self._max_batch) or (parked.rows > 0 and parked.oldest_s >= PARKED_S)
-        self._shedding = self._shedding or put_off
+        elif crowd:
+            put_off = not self._room(self._max_batch) or (parked.rows > 0 and parked.oldest_s >= PARKED_S)
+            self._shedding = self._shedding or put_off
+        elif self._shedding and parked.rows == 0:
+            self._shedding = time.monotonic() - self._worked_at < RESTED * self.batcher.pass_s
+        if crowd and not self._shedding and schedule.plan.exits_open:
+            self.batcher.pressure.note(Stage.EXITS_FIRST)
         if not (self._shedding and schedule.active):
-            return self._crowded(schedule)
+            return schedule
         self.batcher.pressure.note(Stage.RAMPS_OFF)
         self._shed += 1
         return schedule if self._shed % RAMPS_WHEN_SHED == 0 else schedule.without_ramps
-
-    def _crowded(self, schedule: Schedule) -> Schedule:
-        """The schedule, whose exits are what helps a crowd first."""
-        if schedule.plan.exits_open:
-            self.batcher.pressure.note(Stage.EXITS_FIRST)
-        return schedule
 
     def _due(self) -> bool:
         """Whether somebody waits for the device whose batch may start."""

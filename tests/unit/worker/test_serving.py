@@ -47,8 +47,10 @@ class OpenGuard(WorkerGuard):
         return schedule
 
 
-async def serve(x, *, plan=PLAN, gap_s=0.0, every=0, hook=no_hook, max_batch=4, together=1, seed=None):
+async def serve(x, *, plan=PLAN, gap_s=0.0, every=0, hook=no_hook, max_batch=4, together=1, alone=0, seed=None):
     """Serve items one request each (or `together` at once); (answers or errors in order, reports, prepared model).
+
+    alone: so many of the last come one by one, each when those before it have their answers.
 
     seed: requests come in bursts of random size with random gaps instead.
     """
@@ -72,6 +74,8 @@ async def serve(x, *, plan=PLAN, gap_s=0.0, every=0, hook=no_hook, max_batch=4, 
     thread = DeviceThread([model], loop=asyncio.get_running_loop())
     thread.start()
     for number, request in enumerate(requests):
+        if number >= len(requests) - alone:
+            await asyncio.wait([one.future for one in requests[:number]])
         batcher.put(request)
         if seed is not None and random.random() < 0.2:
             await asyncio.sleep(random.choice([0.0, 0.0005, 0.003]))
@@ -178,6 +182,15 @@ async def test_a_crowd_that_outlasts_what_stood_aside_gets_passes_without_ramps_
     monkeypatch.setattr(serving, "PARKED_BATCHES", 1000)
     _, _, reports, _ = await serve(items(400), together=400)
     assert np.mean([bool(done.labels) for done in reports.passes]) < 0.3
+
+
+@pytest.mark.parametrize(("rested", "back"), [(0.0, True), (1e9, False)], ids=["it has rested", "it has not"])
+async def test_once_ramps_are_off_they_stay_off_until_the_device_has_rested(rested, back, monkeypatch):
+    monkeypatch.setattr(serving, "PARKED_S", 0.0)
+    monkeypatch.setattr(serving, "RESTED", rested)
+    _, _, reports, _ = await serve(items(432), together=400, alone=32)
+    last = sorted(reports.passes, key=lambda done: done.started)[-15:]
+    assert [bool(done.labels) for done in last].count(back) >= 14  # one of sixteen has them anyway
 
 
 class HearingGuard(OpenGuard):
