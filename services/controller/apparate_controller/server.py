@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-from collections.abc import Iterator
 
 import uvicorn
 from fastapi import FastAPI
 
-from apparate.service.http import Http
+from apparate.service.http import Http, HttpServer
 
 SHUTDOWN_S = 3  # most time that an open request may take after SIGTERM
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to the process."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Take none."""
-        yield
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -37,7 +26,7 @@ def bind(host: str, port: int) -> socket.socket:
     return found
 
 
-def http_server(app: FastAPI) -> uvicorn.Server:
+def http_server(app: FastAPI) -> HttpServer:
     """A server for `serve(sockets=[...])`; `should_exit = True` ends it."""
     config = uvicorn.Config(
         app,
@@ -49,4 +38,4 @@ def http_server(app: FastAPI) -> uvicorn.Server:
         server_header=False,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
-    return _Server(config)
+    return HttpServer(config)

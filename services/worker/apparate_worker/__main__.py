@@ -18,6 +18,7 @@ import uvloop
 
 from apparate.contract.conditions import Reason
 from apparate.contract.document import Document, InvalidDocument
+from apparate.service.http import allow_connections
 from apparate.service.kube import InvalidKubeconfig
 from apparate.service.settings import InvalidSettings
 from apparate.service.signals import end_on_sigterm
@@ -53,6 +54,7 @@ def main() -> int:
     configure_logging(settings.log_level, "worker")
     sys.setswitchinterval(SWITCH_S)
     keep_freed_memory()
+    allow_connections()
     try:
         documents = choose(find_documents(settings), settings)
         torch.set_num_threads(max(one.model.spec.serving.threads for one in documents))

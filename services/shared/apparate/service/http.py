@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import resource
+import time
+from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any
 
+import httptools
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+MOST_HEAD_BYTES = 2**16  # of a line and headers, or of what follows a body: as much as common proxies let pass
+PATIENCE_S = 75.0  # longer than the 60 s of common load balancers, so that it is they who close
+SLOWEST_BYTES = 1000  # of a body in a second
+MOST_FILES = 2**16  # a connection that is idle takes about 5 KiB of HTTP, 17 KiB of gRPC
 STATUS_LINE, CONTINUE, END = b"HTTP/1.1 ", b"HTTP/1.1 100 ", b"\r\n\r\n"
 
 
@@ -46,20 +57,147 @@ class OneWrite:
 
 
 class Http(HttpToolsProtocol):
-    """A request to speak another protocol is answered over HTTP/1.1, as RFC 9110 has it, and is nobody's fault."""
+    """A connection that takes no more memory and time than its requests need, whoever is at the other end.
+
+    A request to speak another protocol is answered over HTTP/1.1, as RFC 9110 has it: Java's client offers HTTP/2 with
+    its first request, and wants an answer to that too. Nothing that a client sends is logged: it could fill the log.
+    """
+
+    _received = 0
+    """Bytes, since the connection began."""
+    _fruitless = 0
+    """Bytes since a request's head was whole or some of its body came."""
+    _in_head = False
+    _turn: tuple[float, int] | None = None
+    """Since when the client is to send something, and how many bytes there were then."""
+    _unread = (0.0, 0)
+    """Since when so many bytes wait for the client to read them."""
 
     def connection_made(self, transport: Any) -> None:
         """A client is there."""
         super().connection_made(OneWrite(transport, self.loop))  # type: ignore[arg-type]
 
-    def send_400_response(self, msg: str) -> None:
-        """In JSON, as every other error."""
-        body = json.dumps({"error": msg}).encode()
-        head = b"400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close" % len(
-            body
-        )
-        self.transport.write(STATUS_LINE + head + END + body)
+    def data_received(self, data: bytes) -> None:
+        """Some of a request, or of several."""
+        self._unset_keepalive_if_required()
+        self._received += len(data)
+        self._fruitless += len(data)
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self._end(400, "the request is not HTTP/1.1")
+            return
+        if self._fruitless > MOST_HEAD_BYTES and not self.transport.is_closing():
+            self._end(431, f"the head of a request has more than {MOST_HEAD_BYTES} bytes, the most allowed")
+
+    def _parse(self, data: bytes) -> None:
+        """Call back for what is there. The parser takes it that nothing follows a head which asks for another protocol,
+        neither body nor request: so it is given that head again, without the question."""
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._head_that_stays() + data[upgrade.args[0] :]
+
+    def _head_that_stays(self) -> bytes:
+        """The head of the request that asked for another protocol, as if it had not."""
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                value = b",".join(one for one in value.split(b",") if one.strip().lower() != b"upgrade")
+            if name != b"upgrade":
+                lines.append(name + b": " + value)
+        return b"\r\n".join(lines) + END
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._in_head, self._turn = True, None
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """All of its head."""
+        self._in_head, self._turn, self._fruitless = False, None, 0
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
+        elif self.parser.get_method() == b"CONNECT":
+            raise ValueError("not a proxy")
+
+    def on_message_complete(self) -> None:
+        """All of it."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Some of its body."""
+        self._fruitless = 0
+        super().on_body(body)
+
+    def look(self, now: float, patience_s: float) -> None:
+        """Close a connection whose client has let us wait too long: with a first byte, a head, a body, or the reading
+        of its answer. Between requests it is uvicorn's own timer that ends the wait."""
+        unread = self.transport.get_write_buffer_size()
+        if not unread or unread != self._unread[1]:
+            self._unread = now, unread
+        if now - self._unread[0] > patience_s:
+            self.transport.abort()
+        elif not self.transport.is_closing():
+            self._look_for_more(now, patience_s)
+
+    def _look_for_more(self, now: float, patience_s: float) -> None:
+        """A body may take longer the more of it has come, one second for SLOWEST_BYTES."""
+        whole = self.cycle is None or self.cycle.response_complete
+        reading = not whole and self.cycle.more_body
+        if self.pipeline or not (reading or (whole and self._in_head) or self.cycle is None):
+            self._turn = None
+        elif self._turn is None:
+            self._turn = now, self._received
+        else:
+            since, before = self._turn
+            came = (self._received - before) / SLOWEST_BYTES if reading else 0.0
+            if now - since <= patience_s + came:
+                return
+            if reading or self._in_head:
+                self._end(408, f"the request was not whole after {now - since:.0f} s")
+            else:
+                self.transport.close()
+
+    def _end(self, status: int, why: str) -> None:
+        """Answer with an error in JSON, as every other, and close."""
+        body = json.dumps({"error": why}).encode()
+        line = STATUS_LINE + f"{status} {HTTPStatus(status).phrase}".encode()
+        head = line + b"\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close" % len(body)
+        self.transport.write(head + END + body)
         self.transport.close()
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: any client could fill the log."""
+
+def allow_connections() -> None:
+    """Hold as many connections as the system permits: each takes a file, and many shells allow a process 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its signal handlers, and with an end to its patience: the process decides when to stop, and no
+    client can hold a connection for ever by sending nothing."""
+
+    def __init__(self, config: uvicorn.Config, patience_s: float = PATIENCE_S) -> None:
+        super().__init__(config)
+        self._patience_s = patience_s
+        self._look_every = max(1, round(patience_s))  # ticks, of which there are ten in a second
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """No handlers."""
+        yield
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second; whether to stop."""
+        if counter % self._look_every == 0:
+            now = time.monotonic()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, Http):
+                    connection.look(now, self._patience_s)
+        return await super().on_tick(counter)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from apparate_worker.errors import InvalidRequest, TooLarge
 
@@ -15,6 +17,8 @@ INLINE_BYTES = 2**18  # inflated or compressed in about a millisecond; more woul
 WORTH_BYTES = 2**14  # a shorter answer arrives no sooner for being compressed, in a cluster's network
 SAMPLE_BYTES, SAMPLE_SHARE = 4096, 0.8  # an answer whose end shrinks by less is sent as it is
 FASTEST = 1
+LARGE = ThreadPoolExecutor(2, "compression")
+"""Few at a time: a small body may say that it is as large as allowed, and hundreds of them would take all memory."""
 
 
 def coding_of(header: bytes) -> bytes | None:
@@ -32,12 +36,12 @@ async def inflate(body: bytes, coding: bytes, limit: int) -> bytes:
 
     Raises TooLarge when it has more than `limit` bytes, InvalidRequest when it is not that coding or not whole.
     """
-    zipped = zlib.decompressobj(_window(body, coding))
+    window = _window(body, coding)
     try:
-        found = zipped.decompress(body, min(INLINE_BYTES, limit + 1))
-        room = limit + 1 - len(found)
-        if len(found) == INLINE_BYTES and room and not zipped.eof:  # all the input may be taken in, and output be left
-            found += await asyncio.to_thread(zipped.decompress, zipped.unconsumed_tail, room)
+        found, zipped = _inflate(body, window, min(INLINE_BYTES, limit + 1))
+        if len(found) == INLINE_BYTES <= limit and not zipped.eof:  # from the start: joining two halves would copy both
+            loop = asyncio.get_running_loop()
+            found, zipped = await loop.run_in_executor(LARGE, _inflate, body, window, limit + 1)
     except zlib.error as error:
         raise InvalidRequest(f"the body is not {coding.decode()}: {error}") from None
     if len(found) > limit:
@@ -47,6 +51,12 @@ async def inflate(body: bytes, coding: bytes, limit: int) -> bytes:
     if zipped.unused_data:
         raise InvalidRequest(f"{len(zipped.unused_data)} bytes follow the body's {coding.decode()} data")
     return found
+
+
+def _inflate(body: bytes, window: int, most: int) -> tuple[bytes, Any]:
+    """(up to `most` bytes of what is in the body, what knows whether that is all). Raises zlib.error."""
+    zipped = zlib.decompressobj(window)
+    return zipped.decompress(body, most), zipped
 
 
 def _window(body: bytes, coding: bytes) -> int:
@@ -64,7 +74,7 @@ async def compressed(content: bytes, accepted: bytes) -> tuple[bytes, bytes | No
         return content, None
     if len(content) <= INLINE_BYTES:
         return _deflate(content, coding), coding
-    return await asyncio.to_thread(_deflate, content, coding), coding
+    return await asyncio.get_running_loop().run_in_executor(LARGE, _deflate, content, coding), coding
 
 
 def _deflate(content: bytes, coding: bytes) -> bytes:

@@ -31,6 +31,7 @@ KEEPALIVE = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # gRPC's own 5 minutes cut off clients that ask sooner
+    ("grpc.server_handshake_timeout_ms", 20_000),  # who connects and says nothing; gRPC's own is 2 minutes
     ("grpc.max_concurrent_streams", 1024),  # of one connection; as many as the queue holds by default
 )
 CONTENTS = {

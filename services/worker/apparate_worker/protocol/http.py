@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 import orjson
 import uvicorn
 
-from apparate.service.http import Http
+from apparate.service.http import Http, HttpServer
 from apparate.service.telemetry import Faults, get_logger
 from apparate_worker.errors import NotReady, TooLarge, WorkerError
 from apparate_worker.protocol.bodies import ClientGone, Receive, drain, read_body, read_head
@@ -229,15 +228,6 @@ class HttpFace:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
-
-
-class HttpServer(uvicorn.Server):
-    """uvicorn without its signal handlers: the process decides when to stop."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """No handlers."""
-        yield
 
 
 def http_server(face: HttpFace) -> HttpServer:
