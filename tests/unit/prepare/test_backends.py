@@ -167,21 +167,29 @@ def test_one_that_was_asked_for_and_changes_answers_is_not_prepared(tmp_path: Pa
         prepare(document)
 
 
-def test_auto_goes_on_with_torch_when_the_other_changes_answers(tmp_path: Path, monkeypatch):
+def without_compiler(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """A machine without a C++ compiler."""
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("CXX", raising=False)
+
+
+def test_auto_passes_on_to_the_next_and_ends_with_torch_when_the_others_cannot_be_had(tmp_path: Path, monkeypatch):
     document, said = image_document(tmp_path, "auto"), []
     monkeypatch.setattr(backends, "TOLERANCE", 0.0)
+    without_compiler(monkeypatch, tmp_path)
     prepare(document, progress=lambda step: said.append(step))
     found = backend_of(document)
     assert found["name"] == "eager"
-    assert "a score differs by" in found["reason"]
+    assert [one["backend"] for one in found["candidates"]] == ["eager", "onnx", "compile"]
+    assert "onnx: a score differs by" in found["reason"]
+    assert "compile: torch.compile needs a C++ compiler (g++ or clang++)" in found["reason"]
     assert any(isinstance(step, Step) and "eager: there is no other" in step.message for step in said)
     assert not (document.prepared / "model.onnx").exists()
 
 
 def test_compile_without_a_compiler_is_refused_before_anything_is_trained(tmp_path: Path, monkeypatch):
     document = image_document(tmp_path, "compile")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CXX", raising=False)
+    without_compiler(monkeypatch, tmp_path)
     with pytest.raises(UnsupportedModel, match=r"spec\.serving\.backend is compile, which needs a C\+\+ compiler"):
         prepare(document)
 

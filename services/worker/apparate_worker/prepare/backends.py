@@ -72,6 +72,8 @@ def choose_backend(job: Job, data: BootstrapData, pieces: Cut, constants: Mappin
     runs: dict[str, Run] = {EAGER: eager}
     tried = {EAGER: Candidate(EAGER)}
     for name, make in _makers(job, wanted).items():
+        if len(runs) > 1:
+            break
         _say(job, f"{name}: made, compared and measured")
         try:
             run = make(job, data, pieces, constants)
@@ -100,13 +102,11 @@ def described(name: str, reason: str, found: Sequence[Candidate] = ()) -> dict[s
 
 
 def _makers(job: Job, wanted: str) -> dict[str, Callable[..., Run]]:
-    """The candidates beside torch. torch.compile takes long and on a CPU ONNX Runtime was faster wherever both were
-    measured, so there it is tried only in its place."""
+    """The candidates beside torch, in order: the first that can be had and answers alike is measured. torch.compile
+    takes long, and on a CPU ONNX Runtime was faster wherever both were measured, so there it comes second."""
     if wanted == ONNX:
         return {ONNX: _onnx}
-    if job.device.type == "cpu" and has_onnx():
-        return {ONNX: _onnx}
-    return {COMPILE: _compiled} if compiler(job.device) else {}
+    return {ONNX: _onnx, COMPILE: _compiled} if job.device.type == "cpu" else {COMPILE: _compiled}
 
 
 def _onnx(job: Job, data: BootstrapData, pieces: Cut, constants: Mapping[str, Tensor]) -> Run:
@@ -136,6 +136,8 @@ def _onnx(job: Job, data: BootstrapData, pieces: Cut, constants: Mapping[str, Te
 
 def _compiled(job: Job, data: BootstrapData, pieces: Cut, constants: Mapping[str, Tensor]) -> Run:
     """The whole model as one; its segments are compiled once it is known which ramps there are."""
+    if not compiler(job.device):
+        raise UnsupportedModel(f"torch.compile needs {NEEDS}")
     whole = keep(pieces, [])
     compile_segments(job, data, whole, constants, within_s=COMPILE_S)
     found: Run = load_whole(job, whole, constants)
