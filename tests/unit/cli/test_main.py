@@ -77,6 +77,13 @@ def test_a_missing_extra_is_named_with_the_way_to_get_it() -> None:
         load("prepare", Subcommand("no_such_package:command", "", "worker"))
 
 
+def test_a_package_that_is_missed_while_a_command_runs_is_named_as_well() -> None:
+    code = "import sys; sys.modules['torch'] = None; from apparate.cli.main import run; run(['prepare', '-f', 'm'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    wanted = "error: `apparate prepare` needs the package torch, not installed; run: pip install 'apparate[worker]'"
+    assert done.stderr.strip() == wanted
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [

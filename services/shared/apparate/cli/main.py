@@ -125,7 +125,7 @@ def run(argv: Sequence[str], program: str = PROGRAM) -> int:
     except Exception as error:  # noqa: BLE001 - the outermost frame: whatever it is, the user gets one line
         if verbose:
             traceback.print_exc()
-        message, status = explain(error)
+        message, status = explain(lacking(selected, error) if isinstance(error, ModuleNotFoundError) else error)
         for line in message.splitlines() or [""]:
             print(f"error: {line}", file=sys.stderr)
         return status
@@ -186,9 +186,15 @@ def load(name: str, subcommand: Subcommand) -> Callable[..., Any]:
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
-        hint = f"; run: pip install 'apparate[{subcommand.extra}]'" if subcommand.extra else ""
-        raise CommandError(f"`apparate {name}` needs the package {error.name}, not installed{hint}") from error
+        raise lacking(name, error) from error
     return found
+
+
+def lacking(name: str | None, error: ModuleNotFoundError) -> CommandError:
+    """What a subcommand needs that is not installed, found when its module is loaded or when it runs."""
+    extra = SUBCOMMANDS[name].extra if name in SUBCOMMANDS else ""
+    hint = f"; run: pip install 'apparate[{extra}]'" if extra else ""
+    return CommandError(f"`apparate {name}` needs the package {error.name}, not installed{hint}")
 
 
 def _placeholder(subcommand: Subcommand) -> Callable[[], None]:
