@@ -13,7 +13,7 @@ from apparate_operator.kinds import Json
 from apparate_operator.manifests.common import selector
 from apparate_operator.observed import Observed, annotation
 from apparate_operator.preparation import Preparation
-from apparate_operator.reasons import lacking, no_pods, worst
+from apparate_operator.reasons import Problem, lacking, no_pods, worst
 
 OWN = tuple(kind for kind in ConditionType if kind.writer == OPERATOR)
 FINE = {Reason.READY, Reason.PREPARED, Reason.WORKERS_READY, Reason.PREPARING, Reason.STARTING, Reason.SCALED_TO_ZERO}
@@ -56,6 +56,9 @@ def workers(observed: Observed, waiting_for: str) -> Verdict:
         return Verdict(ready >= wanted, Reason.ROLLOUT_BLOCKED, f"{told}; {blocked}")
     refused = _refused(status.get("conditions", ()))
     if ready >= wanted:  # of whatever kind: they serve
+        stuck = _stuck(observed) if updated < int(status.get("replicas", 0)) else None
+        if stuck is not None:
+            return Verdict(True, Reason.ROLLOUT_BLOCKED, f"{told}; new workers do not start: {stuck.message}")
         why = f"; {refused[1]}" if refused is not None and updated < wanted else ""
         return Verdict(True, Reason.WORKERS_READY, f"{told}{why}")
     problem = worst(observed.workers)
@@ -79,6 +82,11 @@ def _blocked(observed: Observed) -> str:
         f"the rollout waits for {resource}, which running workers hold: {problem.message}; "
         "or set spec.serving.rollout.strategy to recreate"
     )
+
+
+def _stuck(observed: Observed) -> Problem | None:
+    """What keeps new pods of a rollout from starting, while old ones serve on."""
+    return worst(pod for pod in observed.workers if not _ready(pod) and pod["status"].get("phase") != "Failed")
 
 
 def _ready(pod: Json) -> bool:
@@ -149,7 +157,8 @@ def events(model: EarlyExitModel, verdicts: dict[ConditionType, Verdict]) -> tup
             continue
         if old is None and verdict.reason == Reason.STARTING:
             continue  # a new model has no workers yet: that is no news
-        level = "Normal" if verdict.holds or verdict.reason in FINE else "Warning"
+        good = (verdict.holds and verdict.reason != Reason.ROLLOUT_BLOCKED) or verdict.reason in FINE
+        level = "Normal" if good else "Warning"
         told.setdefault(str(verdict.reason), Told(level, str(verdict.reason), verdict.message[:1000]))
     return tuple(told.values())
 

@@ -7,6 +7,7 @@ missed once is missed for ever. Peering is off; the Lease says which replica act
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import kopf
@@ -17,8 +18,18 @@ from apparate.contract.resource import GROUP, PLURAL, VERSION
 from apparate_operator.kinds import CONFIG_MAP, DEPLOYMENT, JOB, MODEL, POD, SELECTOR, WATCHED, Kind
 from apparate_operator.settings import OperatorSettings
 
+PAUSES_S = (0.5, 1.0, 2.0, 5.0)  # between tries of a request that the API server cannot answer; the last for ever
 MARGIN_S = 5.0  # a watch that outlives its own end by so much is dead
 REQUEST_S = 30.0
+
+
+class Pauses:
+    """Without an end: kopf ends the whole process with the last one, also where an API server is only starting."""
+
+    def __iter__(self) -> Iterator[float]:
+        yield from PAUSES_S
+        while True:
+            yield PAUSES_S[-1]
 
 
 def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
@@ -34,7 +45,7 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
             found.watching.label_selectors[kind.group, kind.plural] = SELECTOR
     found.networking.request_timeout = REQUEST_S
     found.networking.connect_timeout = MARGIN_S
-    found.networking.error_backoffs = (0.5, 1, 2, 5)
+    found.networking.error_backoffs = Pauses()
     found.queueing.idle_timeout = 0.2  # a thousand models at once leave no thousands of waiting tasks
     found.queueing.exit_timeout = 0.5
     found.scanning.disabled = True  # one kind, known from the start: no rights on CRDs and namespaces are needed

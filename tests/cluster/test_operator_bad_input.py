@@ -130,3 +130,19 @@ def test_a_rollout_that_waits_for_a_gpu_says_so_and_ends_when_there_is_one(hand:
     second = eventually(lambda: next((pod for pod in news() if pod.metadata.uid != new.metadata.uid), None), within=20)
     hand.start(second)
     hand.is_reason("WorkersReady", "WorkersReady")
+
+
+def test_a_new_image_that_is_none_is_told_while_the_old_workers_serve_and_is_over_when_it_is_mended(hand: Hand):
+    hand.serve(a_body())
+    (old,) = hand.pods("worker")
+    hand.patch("resnet", serving={"image": "worker:none"})
+    news = lambda: [pod for pod in hand.pods("worker") if pod.metadata.uid != old.metadata.uid]  # noqa: E731
+    (new,) = eventually(news, within=20)
+    hand.pod_status(new, **waiting("worker", "ImagePullBackOff", "worker:none: not found"))
+    assert "check spec.serving.image" in hand.is_reason("Ready", "RolloutBlocked")
+    assert hand.condition("Ready")[0] == "True"
+    hand.patch("resnet", serving={"image": None})
+    hand.is_reason("Ready", "Ready")
+    assert [pod.metadata.uid for pod in hand.pods("worker") if not pod.metadata.deletion_timestamp] == [
+        old.metadata.uid
+    ]

@@ -40,6 +40,8 @@ class Api:
 
     def __init__(self, lists: list[list[dict[str, Any]]], says: list[dict[str, Any]]) -> None:
         self.lists, self.says, self.listed = lists, says, 0
+        self.refusals = 0
+        """So many requests for models are yet to be refused, as by an API server that is only starting."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         parts = request.path.strip("/").split("/")
@@ -54,6 +56,9 @@ class Api:
             return web.json_response(
                 {"resources": [_resource(one) for one in SERVED if one.api == "/".join(parts[1:])]}
             )
+        if kind is MODEL and self.refusals:
+            self.refusals -= 1
+            return web.json_response({"kind": "Status", "code": 503, "message": "not all paths yet"}, status=503)
         if "watch" in request.query:
             return await self._watch(request, kind)
         items = self.lists[min(self.listed, len(self.lists) - 1)] if kind is MODEL else []
@@ -147,3 +152,12 @@ async def test_old_words_that_come_again_are_heard_as_words_only(tmp_path: Path,
     api = Api([[an_object("first", 5)]], says=[*again, GONE])
     async with watching(api, tmp_path, monkeypatch) as heard:
         await eventually_async(lambda: api.listed == 2 and ("DELETED", "dead") in heard.all, within=20)
+
+
+async def test_an_api_server_that_refuses_for_long_ends_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(handlers, "PAUSES_S", (0.05,))
+    api = Api([[an_object("first", 5)], [an_object("second", 15)]], says=[GONE])
+    api.refusals = 20
+    async with watching(api, tmp_path, monkeypatch) as heard:
+        await eventually_async(lambda: ("LISTED", "second") in heard.all, within=30)
+        assert api.refusals == 0

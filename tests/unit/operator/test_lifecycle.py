@@ -286,6 +286,25 @@ def test_a_job_without_a_pod_is_looked_into_and_says_what_its_event_says():
     assert observe(world.store.of(model.metadata.uid)).without_pods() == ()
 
 
+def test_a_rollout_whose_new_workers_do_not_start_is_told_while_the_old_ones_serve():
+    model = a_model()
+    world = serving(model)
+    world.workers(model, ready=1, replicas=2, updatedReplicas=1)
+    world.pod(model, "old", conditions=[{"type": "Ready", "status": "True"}])
+    world.pod(model, "evicted", phase="Failed", reason="Evicted", message="low on disk")
+    assert conditions(world.step(model))["WorkersReady"][:2] == ("True", "WorkersReady")
+    world.pod(model, "new", **waits("ImagePullBackOff", 'Back-off pulling image "w:2"'))
+    step = world.step(model)
+    assert conditions(step)["WorkersReady"][:2] == conditions(step)["Ready"][:2] == ("True", "RolloutBlocked")
+    assert "1 of 1 workers ready; new workers do not start: new: " in conditions(step)["Ready"][2]
+    assert "spec.serving.image" in conditions(step)["Ready"][2]
+    assert [(one.kind, one.reason) for one in step.events if one.reason == "RolloutBlocked"] == [
+        ("Warning", "RolloutBlocked")
+    ]
+    world.workers(model, ready=1)
+    assert conditions(world.step(model))["Ready"][:2] == ("True", "Ready")
+
+
 def test_a_secret_of_an_earlier_setting_goes_when_all_workers_have_rolled_over():
     model = a_model()
     world = serving(model)
