@@ -158,6 +158,18 @@ async def test_who_would_rather_speak_another_protocol_is_answered_again_and_aga
             await writer.drain()
             writer.write(b"body")
             assert await answer(reader) == (200, 4)
+        writer.write((upgrade + b"body") * 50)
+        assert [await answer(reader) for _ in range(50)] == [(200, 4)] * 50
+
+
+@pytest.mark.parametrize(
+    "sent", [b"CONNECT a:80 HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01"]
+)
+async def test_what_is_no_request_to_this_server_is_refused(sent: bytes):
+    async with connected(patience_s=600) as (reader, writer):
+        writer.write(sent)
+        assert await answer(reader) == (400, {"error": "the request is not HTTP/1.1"})
+        assert await rest(reader) == b""
 
 
 def test_a_service_holds_more_connections_than_the_shell_allows_it():

@@ -67,7 +67,6 @@ class Http(HttpToolsProtocol):
     """Bytes, since the connection began."""
     _fruitless = 0
     """Bytes since a request's head was whole or some of its body came."""
-    _in_head = False
     _turn: tuple[float, int] | None = None
     """Since when the client is to send something, and how many bytes there were then."""
     _unread = (0.0, 0)
@@ -83,22 +82,32 @@ class Http(HttpToolsProtocol):
         self._received += len(data)
         self._fruitless += len(data)
         try:
-            self._parse(data)
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._go_on(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._end(400, "the request is not HTTP/1.1")
             return
         if self._fruitless > MOST_HEAD_BYTES and not self.transport.is_closing():
             self._end(431, f"the head of a request has more than {MOST_HEAD_BYTES} bytes, the most allowed")
 
-    def _parse(self, data: bytes) -> None:
-        """Call back for what is there. The parser takes it that nothing follows a head which asks for another protocol,
-        neither body nor request: so it is given that head again, without the question."""
-        while data:
+    def _should_upgrade(self) -> bool:
+        """Whether a head that asks for another protocol is no request: `_go_on` makes one of it."""
+        return True
+
+    def _go_on(self, data: bytes) -> None:
+        """Read what follows a head that asked for another protocol. The parser takes it that nothing does, neither body
+        nor request: so it is given that head again, without the question. Raises HttpParserError."""
+        while True:
+            if self.parser.get_method() == b"CONNECT":
+                raise httptools.HttpParserError("not a proxy")
+            data = self._head_that_stays() + data
             try:
                 self.parser.feed_data(data)
                 return
-            except httptools.HttpParserUpgrade as upgrade:
-                data = self._head_that_stays() + data[upgrade.args[0] :]
+            except httptools.HttpParserUpgrade as upgrade:  # of the next request
+                data = data[upgrade.args[0] :]
 
     def _head_that_stays(self) -> bytes:
         """The head of the request that asked for another protocol, as if it had not."""
@@ -110,23 +119,10 @@ class Http(HttpToolsProtocol):
                 lines.append(name + b": " + value)
         return b"\r\n".join(lines) + END
 
-    def on_message_begin(self) -> None:
-        """The first byte of a request."""
-        self._in_head, self._turn = True, None
-        super().on_message_begin()
-
     def on_headers_complete(self) -> None:
-        """All of its head."""
-        self._in_head, self._turn, self._fruitless = False, None, 0
-        if not self.parser.should_upgrade():
-            super().on_headers_complete()
-        elif self.parser.get_method() == b"CONNECT":
-            raise ValueError("not a proxy")
-
-    def on_message_complete(self) -> None:
-        """All of it."""
-        if not self.parser.should_upgrade():
-            super().on_message_complete()
+        """All of a head."""
+        self._turn, self._fruitless = None, 0
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Some of its body."""
@@ -147,17 +143,18 @@ class Http(HttpToolsProtocol):
     def _look_for_more(self, now: float, patience_s: float) -> None:
         """A body may take longer the more of it has come, one second for SLOWEST_BYTES."""
         whole = self.cycle is None or self.cycle.response_complete
-        reading = not whole and self.cycle.more_body
-        if self.pipeline or not (reading or (whole and self._in_head) or self.cycle is None):
+        begun = self.timeout_keep_alive_task is None if self.cycle is not None else self._received > 0
+        reading, in_head = not whole and self.cycle.more_body, whole and begun
+        if self.pipeline or not (reading or in_head or self.cycle is None):
             self._turn = None
-        elif self._turn is None:
+        elif self._turn is None or (in_head and self._turn[1] == 0):
             self._turn = now, self._received
         else:
             since, before = self._turn
             came = (self._received - before) / SLOWEST_BYTES if reading else 0.0
             if now - since <= patience_s + came:
                 return
-            if reading or self._in_head:
+            if reading or in_head:
                 self._end(408, f"the request was not whole after {now - since:.0f} s")
             else:
                 self.transport.close()
