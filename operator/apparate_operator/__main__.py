@@ -16,6 +16,7 @@ from apparate.service.kube import InvalidKubeconfig, KubeClient, from_kubeconfig
 from apparate.service.settings import InvalidSettings
 from apparate.service.signals import end_on_sigterm
 from apparate.service.telemetry import Telemetry, configure_logging, get_logger
+from apparate.service.tracing import tracing
 from apparate_operator import handlers
 from apparate_operator.health import Health, serve
 from apparate_operator.memory import few_heaps
@@ -62,7 +63,8 @@ def client_of(settings: OperatorSettings) -> KubeClient:
 async def run(settings: OperatorSettings, client: KubeClient) -> int:
     """Serve health from the start, wait for what is needed, then watch and, as the leader, work; the exit status."""
     telemetry, health = Telemetry(OPERATOR), Health()
-    operator = Operator(settings, client, telemetry, health)
+    traces = tracing("apparate-operator", os.environ)
+    operator = Operator(settings, client, telemetry, health, traces)
     server, port = await serve(health, telemetry.render, settings.host, settings.health_port)
     print(json.dumps({"name": settings.name, "health": port}), flush=True)
     try:
@@ -76,6 +78,8 @@ async def run(settings: OperatorSettings, client: KubeClient) -> int:
     finally:
         operator.close()
         await server.cleanup()
+        if traces is not None:
+            await asyncio.to_thread(traces.shutdown)
 
 
 async def work(operator: Operator, settings: OperatorSettings) -> Exception | None:

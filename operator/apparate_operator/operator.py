@@ -14,6 +14,7 @@ from apparate.contract.definition import lacking, outdated
 from apparate.service.kube import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, KubeClient, KubeError
 from apparate.service.lease import DURATION_S, GIVE_UP_S, RENEW_S, Leadership
 from apparate.service.telemetry import Telemetry, get_logger
+from apparate.service.tracing import Tracing
 from apparate_operator.cluster import Cluster
 from apparate_operator.health import Health
 from apparate_operator.kinds import CHILDREN, MODEL, SECRET, WATCHED, Kind
@@ -24,6 +25,7 @@ from apparate_operator.queue import WorkQueue
 from apparate_operator.reconciler import NotLeading, Reconciler
 from apparate_operator.settings import OperatorSettings
 from apparate_operator.store import Key, Store
+from apparate_operator.traces import ReconcileTraces
 
 THREADS = 8  # calls at a time; more would only wait in the API server's own queues
 CATCH_UP_S = 5.0  # a watch is late by this much at most, else it has missed something
@@ -37,8 +39,16 @@ log = get_logger(__name__)
 class Operator:
     """One replica."""
 
-    def __init__(self, settings: OperatorSettings, client: KubeClient, telemetry: Telemetry, health: Health) -> None:
+    def __init__(
+        self,
+        settings: OperatorSettings,
+        client: KubeClient,
+        telemetry: Telemetry,
+        health: Health,
+        tracing: Tracing | None = None,
+    ) -> None:
         self.settings, self.health, self._telemetry = settings, health, telemetry
+        self._traces = ReconcileTraces(tracing)
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kubernetes")
         self.cluster = Cluster(client, settings.namespaces, self.threads, self._wrote)
         self.store = Store()
@@ -201,20 +211,22 @@ class Operator:
             key = await self.queue.get()
             self._telemetry("apparate_operator_waiting_models").set(len(self.queue))
             began = time.monotonic()
+            self._traces.begin()
             try:
                 again_s = await self.reconciler.reconcile(key)
             except NotLeading:
                 self.queue.done(key)
                 continue
             except KubeError as error:
-                self._failed(key, "api", str(error))
+                self._failed(key, began, "api", str(error))
                 continue
             except Exception as error:
                 log.exception("reconcile failed", model="/".join(key))
-                self._failed(key, "unexpected", repr(error))
+                self._failed(key, began, "unexpected", repr(error))
                 continue
             self._telemetry("apparate_operator_reconciles", result="done").inc()
             self._telemetry("apparate_operator_reconcile_seconds").observe(time.monotonic() - began)
+            self._traces.end(key, self.store.models.get(key), began)
             self._show(key)
             self.queue.done(key)
             if again_s is not None:
@@ -227,7 +239,8 @@ class Operator:
         elif self.leads():
             self._shown.show(key, body.get("status") or {})
 
-    def _failed(self, key: Key, kind: str, error: str) -> None:
+    def _failed(self, key: Key, began: float, kind: str, error: str) -> None:
+        self._traces.end(key, self.store.models.get(key), began, kind, error)
         pause = self.queue.failed(key)
         self._show(key)
         self._telemetry("apparate_operator_reconciles", result=kind).inc()
@@ -278,6 +291,7 @@ class Operator:
 
     def _wrote(self, kind: str, verb: str) -> None:
         self._telemetry("apparate_operator_writes", kind=kind, verb=verb).inc()
+        self._traces.wrote(kind, verb)
 
     def close(self) -> None:
         """Let go of threads."""

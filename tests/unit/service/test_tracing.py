@@ -24,9 +24,10 @@ def test_no_traces_are_made_unless_they_are_asked_for(environ: dict[str, str]) -
     assert tracing("x", environ) is None
 
 
-def test_off_nothing_of_it_is_imported() -> None:
+@pytest.mark.parametrize("module", ["apparate.service.tracing", "apparate_operator.__main__"])
+def test_off_nothing_of_it_is_imported(module: str) -> None:
     code = (
-        "import sys; from apparate.service.tracing import tracing; tracing('x', {});"
+        f"import sys, {module}; from apparate.service.tracing import tracing; tracing('x', {{}});"
         "sys.exit('opentelemetry' in ' '.join(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -60,7 +60,7 @@ class Tracing:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         resource = Resource.create({"service.name": service, "service.version": __version__})
-        # Spans without one above are decisions, which are few, and requests, for which `begin` draws.
+        # Spans without one above are decisions and reconciles, which are few, and requests, for which `begin` draws.
         sampler = None if sampled else ParentBased(ALWAYS_ON)
         self._share = 1.0 if sampled else DEFAULT_SHARE
         self._provider = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
@@ -94,15 +94,27 @@ class Tracing:
         span.end(on_the_wall(ended))
         return span
 
-    def linked(self, name: str, of: Iterable[str], began: float, ended: float, attributes: Mapping[str, Value]) -> None:
-        """A span of its own that is over, with links to those that `of` names as W3C traceparents."""
-        from opentelemetry.trace import Link, get_current_span
+    def linked(
+        self,
+        name: str,
+        of: Iterable[str],
+        began: float,
+        ended: float,
+        attributes: Mapping[str, Value],
+        *,
+        error: str = "",
+    ) -> None:
+        """A span of its own that is over, with links to those that `of` names as W3C traceparents; `error`: why it
+        failed, if it did."""
+        from opentelemetry.trace import Link, StatusCode, get_current_span
 
         contexts = (get_current_span(self._propagator.extract({"traceparent": one})).get_span_context() for one in of)
         links: Sequence[Link] = [Link(one) for one in contexts if one.is_valid]
         span = self._tracer.start_span(
             name, context=_root(), links=links, attributes=attributes, start_time=on_the_wall(began)
         )
+        if error:
+            span.set_status(StatusCode.ERROR, error)
         span.end(on_the_wall(ended))
 
     def shutdown(self) -> None:
