@@ -59,6 +59,8 @@ def create_app(
         title="Apparate controller",
         summary="Feedback in, plans out: windows, plans and decisions of every model.",
         version="v1",
+        docs_url=None,  # of ours is one that works without the internet
+        redoc_url=None,
     )
     app.state.models, app.state.telemetry, app.state.stuck_s, app.state.standby = models, telemetry, stuck_s, standby
     app.state.refused, app.state.tuning = refused, asyncio.Semaphore(1)

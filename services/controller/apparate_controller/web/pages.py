@@ -1,7 +1,8 @@
-"""Serves the page, and keeps what it may load to itself."""
+"""Serves the page and the viewer of the HTTP API, and keeps what they may load to themselves."""
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -21,16 +22,30 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",  # a file that did not change is answered 304
 }
+# The viewer sets sizes and its logo in its own HTML; it runs no such code.
+VIEWER_HEADERS = {
+    **HEADERS,
+    "content-security-policy": POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace(
+        "img-src 'self'", "img-src 'self' data:"
+    ),
+}
 
 
 def add_page(app: FastAPI) -> None:
-    """Put the page at / and its files below /web."""
+    """Put the page at / and its files below /web; the viewer of the HTTP API, Swagger UI, at /docs."""
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
         """The page."""
         return FileResponse(STATIC / "index.html", media_type="text/html", headers=HEADERS)
 
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> FileResponse:
+        """The viewer of the HTTP API."""
+        return FileResponse(STATIC / "docs.html", media_type="text/html", headers=VIEWER_HEADERS)
+
+    viewer = Path(str(files("fastapi_offline") / "static"))  # FastAPI's own page has the browser fetch it from a server
+    app.mount("/web/viewer", _Guarded(StaticFiles(directory=viewer)), name="viewer")
     app.mount("/web", _Guarded(StaticFiles(directory=STATIC)), name="web")
 
 
