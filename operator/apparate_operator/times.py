@@ -32,9 +32,9 @@ class Times:
         known, fresh = self._known.get(uid, {}), dict[str, Seen]()
         attempts = []
         for one in observed.attempts:
-            before = known.get(one.name)
-            began = _moment(one.started_at, before and before.began, now, watched=before is not None)
-            ended = _moment(one.finished_at, before and before.ended, now, watched=before is not None)
+            before, watched = known.get(one.name, Seen()), one.name in known
+            began = _moment(one.started_at, before.began, now, watched=watched)
+            ended = _moment(one.finished_at, before.ended, now, watched=watched)
             fresh[one.name] = Seen(began, ended)
             attempts.append(replace(one, started_at=_text(began), finished_at=_text(ended)))
         self._known[uid] = fresh
