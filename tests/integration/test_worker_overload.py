@@ -227,25 +227,28 @@ async def test_by_deadlines_the_objective_is_the_limit_of_who_has_none():
 
 
 async def test_at_three_times_the_load_nearly_all_that_is_computed_is_for_somebody_who_still_waits():
+    passes = []
+
     def slow(k, value):
         if k == 0:
-            time.sleep(0.02 * len(value))
+            passes.append(len(value))
+            time.sleep(0.06)
 
     hook, switch = after_warm_up(slow)
-    limits = {"maxBatch": 4, "batching": {"policy": "deadline"}, "slo": {"latencyMs": 1500}}
+    limits = {"maxBatch": 4, "batching": {"policy": "deadline"}, "slo": {"latencyMs": 600}}
     async with a_worker(a_prepared_model(hook=hook), serving=limits) as (worker, http, _), client(http) as c:
         switch["on"] = True
-        coming, begun = [], time.monotonic()
-        while (now := time.monotonic() - begun) < 3.0:
-            while len(coming) < 150 * now:
-                coming.append(asyncio.create_task(c.post(URL, json=json_body(X))))
-            await asyncio.sleep(0.01)
+        coming, told = [], -1
+        while len(passes) < 25:
+            if told < len(passes) or all(one.done() for one in coming):  # however long a pass takes here
+                coming += [asyncio.create_task(c.post(URL, json=json_body(X))) for _ in range(3 * 4)]
+                told = len(passes)
+            await asyncio.sleep(0.005)
         answers = await asyncio.wait_for(asyncio.gather(*coming), 50)
         served = only(worker).serving.served
     heard = Counter(answer.status_code for answer in answers)
     assert set(heard) <= {200, 429, 504}
     assert heard[200] > 0.8 * served
-    assert heard[200] > 10
     assert heard[429] > heard[504]  # most are told at once
 
 
