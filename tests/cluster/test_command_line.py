@@ -172,3 +172,44 @@ def test_the_doctor_tells_that_an_api_server_does_not_answer(objects, tmp_path, 
     assert run(["doctor", "--kubeconfig", str(path), "-o", "json"]) == 1
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["check"], found["verdict"]) == ("API server", "fail")
+
+
+def a_document(folder: Path, **spec: object) -> Path:
+    """What `objects` has applied, with more in its spec."""
+    model = {
+        "source": "pvc://models/m.safetensors",
+        "entrypoint": "a.b:c",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [16]}],
+    }
+    content = {"metadata": {"name": "m"}, "spec": {"model": model, "bootstrap": {"data": "pvc://models/data.npz"}}}
+    found = folder / "model.yaml"
+    found.write_text(json.dumps(content | {"spec": content["spec"] | spec}))  # JSON is YAML
+    return found
+
+
+def checked(capsys, *argv: str) -> dict[str, str]:
+    """What `check` says of the object, by field."""
+    assert run(["check", *argv, "-o", "json"]) == 0
+    return {one["field"]: one["told"] for one in json.loads(capsys.readouterr().out) if one["check"] == "cluster"}
+
+
+def test_check_tells_what_each_edit_of_an_applied_document_causes(objects, cluster, tmp_path, capsys):
+    same = checked(capsys, "-f", str(a_document(tmp_path)), *cluster)
+    assert same == {"": f"the spec of {objects.namespace}/m is as this document has it"}
+    edited = a_document(
+        tmp_path, budget={"accuracyLoss": 0.02}, serving={"maxBatch": 16, "maxQueue": 100, "replicas": 2}
+    )
+    found = checked(capsys, "-f", str(edited), *cluster)
+    assert {field: told.partition(": ")[2][:14] for field, told in found.items()} == {
+        "spec.budget.accuracyLoss": "in force witho",
+        "spec.serving.maxBatch": "prepared anew,",
+        "spec.serving.maxQueue": "workers are re",
+        "spec.serving.replicas": "in force witho",
+    }
+
+
+def test_check_says_that_a_document_is_not_applied_yet(objects, cluster, tmp_path, capsys):
+    text = a_document(tmp_path).read_text().replace('"name": "m"', '"name": "other"')
+    (tmp_path / "other.yaml").write_text(text)
+    (told,) = checked(capsys, "-f", str(tmp_path / "other.yaml"), *cluster).values()
+    assert told == f"{objects.namespace}/other is not there yet: it would be prepared, then served"

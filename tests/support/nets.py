@@ -72,6 +72,18 @@ class Chain(nn.Module):
         return found
 
 
+class Single(nn.Module):
+    """One layer: no ramp has a place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(16 * 16 * 3, 3)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        found: Tensor = self.head(pixels.float().flatten(1) / 255.0)
+        return found
+
+
 class Encoder(nn.Module):
     """Pre-norm encoder: only the sums after each half of a layer carry everything."""
 

@@ -183,7 +183,7 @@ def metrics_page(services: Mapping[str, Sequence[Metric]]) -> str:
 
 EXIT_STATUSES = (
     ("0", "done; for `serve`: it ended as asked and every request had its answer"),
-    ("1", "it failed: something is not there, does not answer, or a check of `doctor` found a fault"),
+    ("1", "it failed: something is not there or does not answer; trying again may help"),
     ("2", "the input is to blame: an option, a document, a file, a name"),
     ("130", "ended by Ctrl-C"),
 )
@@ -225,4 +225,5 @@ def command_page() -> str:
         parts += [f"\n## apparate {name}\n\n", f"{inspect.cleandoc(command.help or SUBCOMMANDS[name].summary)}\n"]
         if rows:
             parts += ["\n", table(("option", "default", "meaning"), rows)]
+        parts.append(f"\n{SUBCOMMANDS[name].exits}\n")
     return "".join(parts)

@@ -123,3 +123,15 @@ def test_a_preparation_that_is_killed_is_said_to_be(
     elsewhere = ["--redis-url", "redis://127.0.0.1:1/0", "--http-port", "0", "--grpc-port", "0"]
     assert run(["serve", "-f", str(document), *elsewhere]) == 1
     assert capsys.readouterr().err == f"error: {document}: preparing was ended by SIGKILL\n"
+
+
+@pytest.mark.parametrize("name", list(SUBCOMMANDS))
+def test_the_help_of_every_command_says_its_exit_statuses(name: str) -> None:
+    words = SUBCOMMANDS[name].exits
+    assert build(name).registered_commands[list(SUBCOMMANDS).index(name)].epilog == words
+    assert [word for word in ("0 ", "1 ", "2 ", "130 ") if word not in words] == []
+
+
+def test_exit_statuses_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", "--help"]) == 0
+    assert "Exit status: 0 done; 1 it failed; 2 the input is to blame" in " ".join(capsys.readouterr().out.split())

@@ -10,7 +10,28 @@ import yaml
 from apparate.cli.main import PLUGIN, run
 
 LOCALLY = "for a local `apparate serve` say --url http://127.0.0.1:8070"
-COMMANDS = [["status"], ["exits", "m"], ["plan", "m"], ["history", "m"], ["what-if", "m"], ["pause", "m"]]
+DOCUMENT = """
+metadata: {name: m}
+spec:
+  model: {source: "pvc://m/w", entrypoint: "a.b:c", inputs: [{name: x, datatype: FP32, shape: [4]}]}
+  bootstrap: {data: "pvc://m/d.npz"}
+"""
+COMMANDS = [
+    ["status"],
+    ["exits", "m"],
+    ["plan", "m"],
+    ["history", "m"],
+    ["what-if", "m"],
+    ["pause", "m"],
+    ["check", "-f", "model.yaml"],
+]
+
+
+@pytest.fixture(autouse=True)
+def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the commands run there is one."""
+    (tmp_path / "model.yaml").write_text(DOCUMENT)
+    monkeypatch.chdir(tmp_path)
 
 
 def a_kubeconfig(folder: Path, server: str = "http://127.0.0.1:1") -> Path:

@@ -23,6 +23,7 @@ import typer
 
 from apparate.cli.errors import BAD_INPUT, FAILED, CommandError
 from apparate.cli.output import Format, Output, show
+from apparate.cli.progress import working
 from apparate.cli.tables import table
 from apparate_demo import oip
 from apparate_demo.transport import connect
@@ -103,7 +104,8 @@ def bench_command(
     inputs = _inputs(address, model) if protocol == "http" else _inputs_by_grpc(address, model)
     traffic = _read(data, [one["name"] for one in inputs]) if data is not None else oip.Traffic(_random(inputs))
     target = (protocol, address, model if protocol == "grpc" else quote(model, safe=""))
-    seen = asyncio.run(_load(target, traffic, seconds, connections, rate))
+    with working(f"{model}: {seconds:g} s of requests"):
+        seen = asyncio.run(_load(target, traffic, seconds, connections, rate))
     found = seen.to_json()
     if not seen.latencies:
         told = "; ".join(f"{count} times: {why}" for why, count in seen.errors.most_common(3)) or "none was sent"

@@ -20,6 +20,7 @@ from apparate.cli.errors import FAILED, CommandError
 from apparate.cli.findings import FAIL, OK, SKEW_S, WARN, Found, of_readiness
 from apparate.cli.output import Format, Output, show
 from apparate.cli.places import in_cluster
+from apparate.cli.progress import working
 from apparate.cli.status import news
 from apparate.cli.tables import table
 from apparate.cli.target import DEFAULT_URL, Context, Json, Kubeconfig, Namespace, Url, key_of
@@ -40,12 +41,13 @@ def doctor_command(
     output: Output = Format.TABLE,
 ) -> None:
     """Look for the usual faults: of this machine and local mode, or of a cluster. Changes nothing."""
-    if in_cluster(ctx, namespace, context, kubeconfig):
-        found = list(of_the_cluster(namespace, context, kubeconfig))
-    else:
-        found = [*of_this_machine(), *of_the_controller(url or DEFAULT_URL)]
-    if redis_url:
-        found += asyncio.run(of_redis(redis_url))
+    with working("looking"):
+        if in_cluster(ctx, namespace, context, kubeconfig):
+            found = list(of_the_cluster(namespace, context, kubeconfig))
+        else:
+            found = [*of_this_machine(), *of_the_controller(url or DEFAULT_URL)]
+        if redis_url:
+            found += asyncio.run(of_redis(redis_url))
     rows = [(one.verdict, one.check, one.told, one.next) for one in found]
     show([asdict(one) for one in found], output, lambda: table("", ("", "check", "found", "next"), rows))
     if failed := sum(one.verdict == FAIL for one in found):

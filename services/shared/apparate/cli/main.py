@@ -33,6 +33,17 @@ class Subcommand:
     extra: str = ""
     cluster: bool = False
     """Whether it works on a cluster too, and so is a subcommand of `kubectl apparate`."""
+    done: str = "done"
+    """What exit status 0 means."""
+    failed: str = "it failed"
+    """What 1 means."""
+    blamed: str = "the input is to blame"
+    """What 2 means."""
+
+    @property
+    def exits(self) -> str:
+        """Its exit statuses, for people."""
+        return f"Exit status: 0 {self.done}; 1 {self.failed}; 2 {self.blamed}; {INTERRUPTED} ended by Ctrl-C."
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {
@@ -40,21 +51,37 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "apparate_demo.command:demo_command",
         "Serve a real model plain and with early exits on the same traffic, and compare.",
         "worker,controller,bench",
+        failed="it failed, or requests had no answer",
     ),
     "init": Subcommand("apparate.cli.init:init_command", "Write a first document for a model, from its folder."),
     "prepare": Subcommand(
-        "apparate.cli.prepare:prepare_command", "Train and profile the ramps of a model, before serving.", "worker"
+        "apparate.cli.prepare:prepare_command",
+        "Train and profile the ramps of a model, before serving.",
+        "worker",
+        done="prepared, now or before",
+        failed="it failed, and may work when tried again",
+        blamed="document, model or data are to blame, or have no place for a ramp",
     ),
     "check": Subcommand(
-        "apparate.cli.check:check_command", "Find what is wrong with a document, its model or its data.", "worker"
+        "apparate.cli.check:check_command",
+        "Find what is wrong with a document, its model or its data, and what an edit of it would cause.",
+        "worker",
+        cluster=True,
+        done="nothing is wrong",
+        blamed="something is wrong, or the input is to blame",
     ),
     "serve": Subcommand(
         "apparate.cli.serve:serve_command",
         "Serve models on this machine: workers, controller and Redis.",
         "worker,controller",
+        done="ended as asked (Ctrl-C, SIGTERM), every accepted request answered",
+        failed="a port or a Redis cannot be had, a part cannot run, or it did not drain in time",
     ),
     "bench": Subcommand(
-        "apparate_demo.bench:bench_command", "Load a served model, and tell what its clients see.", "worker"
+        "apparate_demo.bench:bench_command",
+        "Load a served model, and tell what its clients see.",
+        "worker",
+        failed="there is no worker, or requests had no answer",
     ),
     "status": Subcommand(
         "apparate.cli.status:status_command", "Plan, window and last decision of every model.", cluster=True
@@ -85,7 +112,11 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     ),
     "replay": Subcommand("apparate.cli.replay:replay_command", "Tune thresholds on a recording, without serving."),
     "doctor": Subcommand(
-        "apparate.cli.doctor:doctor_command", "Look for the usual faults of an installation.", cluster=True
+        "apparate.cli.doctor:doctor_command",
+        "Look for the usual faults of an installation.",
+        cluster=True,
+        done="no check failed; some may warn",
+        failed="a check failed",
     ),
     "completion": Subcommand("apparate.cli.completion:completion_command", "Completion for a shell, to be evaluated."),
     "version": Subcommand("apparate.cli.status:version_command", "The version of this installation.", cluster=True),
@@ -176,7 +207,7 @@ def build(selected: str | None = None, *, everything: bool = False, cluster_only
         if cluster_only and not subcommand.cluster:
             continue
         real = everything or name == selected
-        app.command(name)(load(name, subcommand) if real else _placeholder(subcommand))
+        app.command(name, epilog=subcommand.exits)(load(name, subcommand) if real else _placeholder(subcommand))
     return app
 
 

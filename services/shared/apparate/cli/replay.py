@@ -11,6 +11,7 @@ import typer
 
 from apparate.adaptation.thresholds import Method
 from apparate.cli.errors import BAD_INPUT, CommandError
+from apparate.cli.progress import working
 from apparate.cli.tables import table
 
 
@@ -43,12 +44,10 @@ def replay_command(
     _within("confidence", confidence, 0.0 < confidence < 1.0, "between 0 and 1")
     steps_fall = 0.0001 <= least_step <= first_step <= 1.0
     _within("first step", first_step, steps_fall, f"within 0.0001..1 and not below the least step {least_step}")
-    answer = replay_recording(
-        read_recording(table),
-        read_catalog(catalog) if catalog is not None else None,
-        Question(method, budget, confidence, first_step, least_step),
-        _indices(ramps),
-    ).to_json()
+    question, active = Question(method, budget, confidence, first_step, least_step), _indices(ramps)
+    with working(f"tuning on {table}"):
+        known = read_catalog(catalog) if catalog is not None else None
+        answer = replay_recording(read_recording(table), known, question, active).to_json()
     if to is None:
         _print_table(answer, method)
     elif to == "-":

@@ -124,6 +124,17 @@ class ClusterTarget:
         meta = found[0]["metadata"]
         return f"/api/v1/namespaces/{meta['namespace']}/services/{meta['name']}:http/proxy"
 
+    def find(self, key: str) -> Json | None:
+        """The object namespace/name, or None. Raises CommandError, and KubeError when it may not be read."""
+        from apparate.service.kube import NOT_FOUND, KubeError, model_path
+
+        try:
+            return self._call("GET", model_path(*key.split("/")))
+        except KubeError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return None
+
     def _get(self, name: str) -> Json:
         from apparate.service.kube import NOT_FOUND, KubeError, model_path
 

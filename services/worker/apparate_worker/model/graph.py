@@ -146,7 +146,10 @@ def sites(graph: Graph) -> list[fx.Node]:
         if node in legal and worth and _poolable(node) and (candidate is None or kind_of(node) not in LAYOUT):
             candidate = node
     if not kept:
-        raise UnsupportedModel("the model has no place for a ramp: no inner value carries everything computed so far")
+        raise UnsupportedModel(
+            "the model has no place for a ramp: no inner value carries everything computed so far with work still to "
+            "do. Early exits can do nothing for it: serve it as it is, by another server"
+        )
     return kept
 
 

@@ -10,14 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from apparate.contract.document import Document, InvalidDocument
-from apparate_worker.model.errors import InvalidPrepared, InvalidSource, ModelError, UnsupportedModel
+from apparate.contract.edits import edits
+from apparate_worker.model.errors import InvalidPrepared, InvalidSource, ModelError
 from apparate_worker.model.graph import sites, trace
 from apparate_worker.model.sources import check_sha256, load_source
 from apparate_worker.model.store import read_catalog
 from apparate_worker.prepare.bootstrap import BootstrapData, load_bootstrap
-from apparate_worker.prepare.run import device_named, preparation_key
+from apparate_worker.prepare.inputs import as_fields, device_named, made_of, preparation_key
 
 EXAMPLES = 2  # items that the model is run on
+ANEW = "prepared anew by the next `apparate prepare` or `apparate serve`"
 
 
 class Verdict(StrEnum):
@@ -38,6 +40,8 @@ class Finding:
     check: str
     verdict: Verdict
     told: str
+    field: str = ""
+    """Of the document, that it is about."""
 
 
 def check(document: Document) -> Iterator[Finding]:
@@ -45,7 +49,7 @@ def check(document: Document) -> Iterator[Finding]:
     spec = document.model.spec
     if spec.model.task != "classification":
         yield Finding(
-            "task", Verdict.WRONG, f"spec.model.task is {spec.model.task}: this version serves classification"
+            "task", Verdict.WRONG, f"is {spec.model.task}: this version serves classification", "spec.model.task"
         )
         return
     try:
@@ -56,11 +60,11 @@ def check(document: Document) -> Iterator[Finding]:
     torch.set_num_threads(spec.serving.threads)
     found: dict[str, object] = {}
 
-    def tried(name: str, call: Callable[[], str]) -> Finding:
+    def tried(name: str, field: str, call: Callable[[], str]) -> Finding:
         try:
-            return Finding(name, Verdict.OK, call())
+            return Finding(name, Verdict.OK, call(), field)
         except (ModelError, OSError) as error:
-            return Finding(name, Verdict.WRONG, str(error))
+            return Finding(name, Verdict.WRONG, str(error), field)
 
     def data() -> str:
         loaded = load_bootstrap(places[1], spec.model.inputs, spec.bootstrap.max_records)
@@ -73,15 +77,15 @@ def check(document: Document) -> Iterator[Finding]:
         found["model"] = loaded
         return f"{sum(p.numel() for p in loaded.parameters()):,} weights in {places[0]}"
 
-    yield tried("data", data)
-    yield tried("model", model)
+    yield tried("data", "spec.bootstrap.data", data)
+    yield tried("model", "spec.model.source", model)
     if isinstance(loaded := found.get("model"), nn.Module) and isinstance(records := found.get("data"), BootstrapData):
         taken = records.take(range(EXAMPLES), torch.device("cpu"))
         inputs = [taken[one.name] for one in spec.model.inputs]
-        yield (answered := tried("answer", lambda: _answer(document, loaded, inputs)))
+        yield (answered := tried("answer", "spec.model", lambda: _answer(document, loaded, inputs)))
         if answered.verdict is Verdict.OK:
-            yield tried("sites", lambda: _sites(document, loaded, inputs))
-        yield _prepared(document)
+            yield tried("sites", "spec.model", lambda: _sites(document, loaded, inputs))
+        yield from _prepared(document)
     else:
         yield Finding("answer", Verdict.SKIPPED, "needs the model and its data")
 
@@ -109,21 +113,29 @@ def _answer(document: Document, model: nn.Module, inputs: list[Tensor]) -> str:
 
 def _sites(document: Document, model: nn.Module, inputs: list[Tensor]) -> str:
     """Count the places where a ramp may sit. Raises ModelError."""
-    found = len(sites(trace(model, inputs, document.model.spec.model.inputs)))
-    if not found:
-        raise UnsupportedModel("no place in the model is crossed by all of its computation: no ramp can sit anywhere")
-    return f"{found} places where a ramp may sit"
+    return f"{len(sites(trace(model, inputs, document.model.spec.model.inputs)))} places where a ramp may sit"
 
 
-def _prepared(document: Document) -> Finding:
-    """What the prepared folder holds."""
+def _prepared(document: Document) -> Iterator[Finding]:
+    """What the prepared folder holds, and what has changed since."""
     folder = document.prepared
     try:
         catalog = read_catalog(folder)
     except InvalidPrepared as error:
         told = f"{error}" if folder.exists() else f"not prepared yet; next: apparate prepare, into {folder}"
-        return Finding("prepared", Verdict.NOTE, told)
-    key = preparation_key(document, torch.device(device_named(document.model.spec.serving.device)))
-    if catalog.extra.get("key") != key:
-        return Finding("prepared", Verdict.NOTE, f"{folder} was prepared from something else; it will be made anew")
-    return Finding("prepared", Verdict.OK, f"{catalog.ramps} ramps in {folder}")
+        yield Finding("prepared", Verdict.NOTE, told)
+        return
+    device = torch.device(device_named(document.model.spec.serving.device))
+    if catalog.extra.get("key") == preparation_key(document, device):
+        yield Finding("prepared", Verdict.OK, f"{catalog.ramps} ramps in {folder}")
+        return
+    now = {**as_fields(made_of(document, device)), "classes": list(document.model.spec.model.classes)}
+    then = {**(catalog.extra.get("made_of") or {}), "classes": catalog.extra.get("classes") or []}
+    if "spec" not in then:
+        yield Finding("prepared", Verdict.NOTE, f"{folder} was prepared from something else; it will be made anew")
+        return
+    for edit in edits(then, now):
+        kind, _, name = edit.field.partition(".")
+        told = {"content": f"other content, SHA-256 {edit}", "version": f"{name} {edit}"}.get(kind, str(edit))
+        field = {"content": name, "version": "", "classes": "spec.model.classes"}.get(kind, edit.field)
+        yield Finding("prepared", Verdict.NOTE, f"{told}: {ANEW}", field)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +13,14 @@ import torch
 
 from apparate.catalog import InvalidCatalog, RampCatalog
 from apparate.contract.document import Document
-from apparate_worker.model.backends import COMPILE, EAGER, ONNX, PACKAGES, has_onnx
+from apparate_worker.model.backends import COMPILE, EAGER, ONNX
 from apparate_worker.model.cutting import cut, keep
 from apparate_worker.model.errors import InvalidPrepared, InvalidProfile, UnsupportedModel
 from apparate_worker.model.graph import sites, trace
 from apparate_worker.model.memory import keep_freed_memory
 from apparate_worker.model.ramps import RampHead, RampShape, Tail, describe
 from apparate_worker.model.segments import assemble, compile_source
-from apparate_worker.model.sources import check_sha256, load_source, source_sha256
+from apparate_worker.model.sources import check_sha256, load_source
 from apparate_worker.model.store import (
     load_cut,
     load_ramps,
@@ -46,12 +43,12 @@ from apparate_worker.prepare.backends import (
 from apparate_worker.prepare.bootstrap import BootstrapData, load_bootstrap
 from apparate_worker.prepare.choosing import choose
 from apparate_worker.prepare.features import candidates, gather, records_that_fit
+from apparate_worker.prepare.inputs import as_fields, device_named, made_of, preparation_key
 from apparate_worker.prepare.job import Job, alone, partial_folder
 from apparate_worker.prepare.profiling import affordable, batch_sizes, pooling_costs, profile
 from apparate_worker.prepare.progress import Progress, Step, quiet
 from apparate_worker.prepare.training import TrainedRamp, train
 
-VERSION = 4  # rises when the same inputs would be prepared differently
 BACKBONE, BACKEND, RAMPS, COMPILED = "backbone.json", "backend.json", "ramps.json", "compiled.json"
 CHECKED = (1, 2, 3)  # batch sizes at which the parts are compared with the whole
 PROFILE_TRIES = 3
@@ -105,31 +102,6 @@ def _run(job: Job, data: BootstrapData) -> RampCatalog:
     published = publish(job.partial, folder, catalog)
     job.tell(Step("ready", 1.0, f"{folder}: {published.ramps} ramps, digest {published.digest[:12]}"))
     return published
-
-
-def device_named(wanted: str) -> str:
-    """The device that `spec.serving.device` means here."""
-    if wanted != "auto":
-        return wanted
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def preparation_key(document: Document, device: torch.device) -> str:
-    """SHA-256 of everything that a prepared model depends on: documents' settings, files, device and versions."""
-    spec = document.model.spec
-    source = source_sha256(document.source) if document.source.exists() else ""  # loading says what is wrong with it
-    content = {
-        "version": VERSION,
-        "torch": torch.__version__,
-        "model": spec.model.model_dump(mode="json", exclude={"credentials"}),
-        "bootstrap": spec.bootstrap.model_dump(mode="json", exclude={"credentials"}),
-        "overhead": spec.budget.ramp_overhead,
-        "serving": [spec.serving.max_batch, spec.serving.threads, str(device), spec.serving.backend],
-        "onnx": {name: version(name) for name in PACKAGES} if has_onnx() else {},
-        "source": source,
-        "data": source_sha256(document.bootstrap_data),
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _done(folder: Path, key: str) -> RampCatalog | None:
@@ -327,6 +299,7 @@ def _about(
     wanted = job.document.model.spec.model
     return {
         "key": job.key,
+        "made_of": as_fields(made_of(job.document, job.device)),
         "layers": [ramp["layer"] for ramp in ramps],
         "inputs": [spec.model_dump(by_alias=True, mode="json") for spec in wanted.inputs],
         "output": wanted.output,
