@@ -1,32 +1,30 @@
-"""A worker that serves in a thread of its own, so that tests which know no event loop can ask it."""
+"""Workers for tests that know no event loop: one that serves in a thread of its own, and one in another process."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from support.models import a_prepared_model, a_worker
+from support.models import a_prepared_model, a_worker, write_prepared
+from support.processes import Process, a_process
+from support.worker_process import COMMAND, environ, faults, ready
 
 
 @dataclass(frozen=True)
 class Served:
-    """Addresses of a worker, and its HTTP face to be called without a socket."""
+    """Addresses of a worker."""
 
     http: str
     grpc: str
-    face: Any
-    loop: asyncio.AbstractEventLoop
-
-    def run(self, work: Any) -> Any:
-        """The result of a coroutine in the worker's event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +35,10 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
 
     async def serve() -> None:
         over = asyncio.Event()
-        async with a_worker(make()) as (worker, http, grpc):
+        async with a_worker(make()) as (_, http, grpc):
             loop = asyncio.get_running_loop()
             stop.append(lambda: loop.call_soon_threadsafe(over.set))
-            started.set_result(Served(http, grpc, worker._http_face, loop))
+            started.set_result(Served(http, grpc))
             await over.wait()
 
     def run() -> None:
@@ -59,3 +57,29 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
         stop[0]()
         thread.join(20)
     assert [line for line in lines if line["log_level"] in ("error", "critical")] == []
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A worker in a process of its own, and its addresses."""
+
+    process: Process
+    http: str
+    grpc: str
+
+    def is_well(self) -> None:
+        """Fails unless it lives, is ready and has logged no error."""
+        assert (self.process.popen.poll(), faults(self.process)) == (None, [])
+        assert httpx.get(f"http://{self.http}/v2/health/ready", timeout=30).status_code == 200
+
+
+@pytest.fixture(scope="session")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apart]:
+    """A worker in a process of its own, of the model `tiny`; it must end well."""
+    folder = tmp_path_factory.mktemp("apart")
+    write_prepared(folder, serving={"drainSeconds": 5, "device": "cpu"})
+    with a_process(COMMAND, environ(folder)) as process:
+        said = ready(process)
+        yield Apart(process, said["http"], said["grpc"])
+        process.send(signal.SIGTERM)
+        assert process.wait(20) == 0

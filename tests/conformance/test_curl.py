@@ -72,8 +72,12 @@ def test_what_takes_get_answers_in_json_of_the_length_it_says(curl: Curl, path: 
     assert json.loads(body)
 
 
-@pytest.mark.parametrize("options", [[], ["-H", "Content-Type:"], ["-H", "Content-Type: text/plain"], ["--http1.0"]])
-def test_a_request_is_read_whatever_its_content_type(curl: Curl, options: list[str]):
+@pytest.mark.parametrize(
+    "options", [[], ["-H", "Content-Type:"], ["-H", "Content-Type: text/plain"], ["--http1.0"], ["--http2"]]
+)
+def test_a_request_is_read_whatever_its_content_type_and_the_protocol_it_would_rather_speak(
+    curl: Curl, options: list[str]
+):
     status, _, body = curl(URL, *options, body=body_of(X))
     assert status == 200
     np.testing.assert_allclose(logits(body), WANTED, rtol=1e-5)

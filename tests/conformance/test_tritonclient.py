@@ -12,7 +12,9 @@ import torch
 from apparate.contract.resource import TensorSpec
 from apparate_worker.engine import as_tensor
 from apparate_worker.protocol.tensors import DTYPES
-from support.models import a_prepared_model
+from support.models import a_prepared_model, items, write_prepared
+from support.processes import a_process
+from support.worker_process import COMMAND, environ, faults, ready
 
 pytestmark = pytest.mark.conformance
 SCRIPT = Path(__file__).parents[1] / "support" / "triton_conformance.py"
@@ -37,10 +39,37 @@ def told(served, tmp_path_factory):
     np.savez(inputs, **(ARRAYS | {"bf16": ARRAYS["bf16"].view(np.uint16), "bytes": TEXTS}))
     types = json.dumps({spec.name: spec.datatype for spec in SPECS})
 
+    return told_by_all("everything", served.http, served.grpc, lambda kind: "tiny", inputs, types)
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory):
+    """By kind of client, what it was told while it unloaded and loaded a model of a worker that allows it."""
+    folder = tmp_path_factory.mktemp("models")
+    documents = [write_prepared(folder, name=name_of(kind), serving={"device": "cpu"}).read_text() for kind in KINDS]
+    (folder / "tiny.yaml").write_text("\n---\n".join(documents))
+    np.savez(folder / "inputs.npz", x=items(1))
+    with a_process(COMMAND, environ(folder, MODEL_CONTROL="explicit")) as process:
+        said = ready(process)
+        found = told_by_all(
+            "changes", said["http"], said["grpc"], name_of, folder / "inputs.npz", json.dumps({"x": "FP32"})
+        )
+        assert (process.popen.poll(), faults(process)) == (None, [])
+        yield found
+
+
+def name_of(kind):
+    """The model that one kind of client may change."""
+    return f"model-{kind.replace('.', '-')}"
+
+
+def told_by_all(what, http, grpc, name, inputs, types):
+    """By kind of client, what each was told, all at a time."""
+
     async def one(kind):
-        address = served.grpc if kind.startswith("grpc") else served.http
+        address = grpc if kind.startswith("grpc") else http
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(SCRIPT), kind, address, "tiny", str(inputs), types),
+            *(sys.executable, str(SCRIPT), what, kind, address, name(kind), str(inputs), types),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -106,3 +135,14 @@ def test_extensions_are_as_the_client_expects_them(told, kind):
 )
 def test_the_client_shows_why_a_request_is_refused(told, kind, what, said):
     assert said in told[kind][what]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_unloads_and_loads_a_model_and_sees_it_in_the_index(changed, kind):
+    found, name = changed[kind], name_of(kind)
+    assert found["before"] == {"index": [["1", "READY"]], "infer": "1"}
+    assert found["unloaded"]["index"] == [["1", "UNAVAILABLE"]]
+    assert f"model '{name}' is not loaded: unloaded" in found["unloaded"]["infer"]
+    assert found["loaded"] == {"index": [["2", "READY"]], "infer": "2"}
+    assert found["replaced"] == {"index": [["3", "READY"]], "infer": "3"}
+    assert "other" in found["unknown"] and "config" in found["with files"]

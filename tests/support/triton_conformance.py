@@ -2,7 +2,8 @@
 
 A process of its own: tritonclient brings its own copy of the protocol's messages, and one process cannot hold two.
 
-usage: triton_conformance.py KIND ADDRESS MODEL INPUTS.npz DATATYPES.json    (KIND: http, http.aio, grpc, grpc.aio)
+usage: triton_conformance.py WHAT KIND ADDRESS MODEL INPUTS.npz DATATYPES.json
+(WHAT: everything, or changes, which unloads and loads the model; KIND: http, http.aio, grpc, grpc.aio)
 """
 
 from __future__ import annotations
@@ -105,9 +106,40 @@ async def everything(ask: Asking) -> dict[str, Any]:
     return found
 
 
-async def main(kind: str, address: str, model: str, inputs: str, datatypes: str) -> None:
+async def changes(ask: Asking) -> dict[str, Any]:
+    """What is there, and what an inference gives, after each change of a model that is served at first."""
+    found: dict[str, Any] = {"before": await state(ask)}
+    await ask("unload_model", ask.model)
+    found["unloaded"] = await state(ask)
+    await ask("load_model", ask.model)
+    found["loaded"] = await state(ask)
+    await ask("load_model", ask.model)
+    found["replaced"] = await state(ask)
+    found["unknown"] = await ask.refusal("load_model", "other")
+    found["with files"] = await ask.refusal("load_model", ask.model, config="{}")
+    await ask("close")
+    return found
+
+
+async def state(ask: Asking) -> dict[str, Any]:
+    """Of the model: versions and states in the index, but for those that are leaving, and what an inference says."""
+    as_json = {"as_json": True} if ask.grpc else {}
+    told = await ask("get_model_repository_index", **as_json)
+    index = (told.get("models", []) if ask.grpc else told) if told else []
+    listed = [(one["version"], one["state"]) for one in index if one["name"] == ask.model]
+    try:
+        answer = await ask("infer", ask.model, ask.inputs())
+    except InferenceServerException as error:
+        said = str(error)
+    else:
+        response = answer.get_response(as_json=True) if ask.grpc else answer.get_response()
+        said = response["model_version"]
+    return {"index": [one for one in listed if one[1] != "UNLOADING"], "infer": said}
+
+
+async def main(what: str, kind: str, address: str, model: str, inputs: str, datatypes: str) -> None:
     ask = Asking(kind, address, model, dict(np.load(inputs)), json.loads(datatypes))
-    print(json.dumps(await everything(ask)))
+    print(json.dumps(await {"everything": everything, "changes": changes}[what](ask)))
 
 
 if __name__ == "__main__":
