@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from apparate.cli.main import PLUGIN, run
+from apparate.cli.target import asker
 from apparate.contract.resource import PlanStatus
 from apparate.plan import Plan
 from support.control import CATALOG
@@ -102,16 +103,21 @@ def test_plan_shows_the_one_in_force_and_those_before_it(objects, cluster, capsy
 def test_pause_and_resume_change_the_spec(objects, cluster, capsys):
     assert run(["pause", "m", *cluster]) == 0
     assert objects.get()["spec"]["adaptation"]["paused"] is True
+    assert run(["status", *cluster, "-o", "json"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out.partition("7\n")[2])
+    assert (shown["paused"], shown["pausedBy"], shown["budget"]["accuracyLoss"]) == (True, "apparate-cli", 0.01)
+    assert shown["pausedSince"][:2] == "20"
     assert run(["resume", "m", *cluster]) == 0
     assert objects.get()["spec"]["adaptation"]["paused"] is False
-    assert "paused at plan revision 7" in capsys.readouterr().out
+    assert "adapts again from plan revision 7" in capsys.readouterr().out
 
 
 def test_rollback_puts_an_earlier_plan_in_force_under_a_new_revision(objects, cluster, capsys):
     assert run(["rollback", "m", "6", *cluster]) == 0
     assert "revision 6 is in force again, as 8" in capsys.readouterr().out
     plan = objects.plan()
-    assert (plan["revision"], plan["ramps"][0]["threshold"], plan["reason"]) == (8, 0.75, "RolledBack")
+    assert (plan["revision"], plan["ramps"][0]["threshold"], plan["reason"]) == (8, 0.75, "RolledBackByHand")
+    assert plan["message"] == f"revision 6 again, as {asker()} asked"
     assert [one["revision"] for one in objects.status()["history"]] == [7, 6, 3]
 
 

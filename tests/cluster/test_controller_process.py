@@ -170,6 +170,40 @@ def test_a_plan_put_there_by_hand_is_gone_on_from(objects, redis_server):
         assert [ramp["threshold"] for ramp in objects.plan()["ramps"]] == [0.25, 0.5]
 
 
+def test_a_plan_put_there_by_hand_stays_though_feedback_of_it_comes_first(objects, redis_server, worker):
+    objects.prepare()
+    with a_controller(objects, redis_server) as controller:
+        eventually(lambda: objects.plan().get("revision") == 1, within=10)
+        objects.put_plan(Plan.of(10, [0, 1], [0.25, 0.5], CATALOG.digest))
+        worker.feed(10, batches=1)
+        eventually(lambda: controller.model()["plan"]["revision"] == 10, within=10)
+        eventually(lambda: controller.model()["feedback"]["batches"] == 1, within=10)
+        assert objects.plan()["revision"] == 10
+        assert controller.model()["decisions"][0]["reason"] == "PutByHand"
+
+
+def test_what_people_ask_for_is_told_while_figures_go_on_and_outlives_the_controller(objects, redis_server, worker):
+    objects.prepare()
+    with a_controller(objects, redis_server) as controller:
+        eventually(lambda: objects.plan().get("revision") == 1, within=10)
+        objects.change({"adaptation": {"paused": True}})
+        eventually(lambda: controller.model().get("paused"), within=10)
+        worker.feed(1)
+        eventually(lambda: controller.model()["observed"]["samples"] == 640, within=10)
+        eventually(lambda: controller.model()["decisions"][0]["reason"] == "PausedByHand", within=10)
+        before = controller.model()
+        assert before["pausedSince"] and before["pausedBy"] == before["decisions"][0]["by"] != ""
+        controller.process.send(signal.SIGKILL)
+        controller.process.wait()
+    with a_controller(objects, redis_server) as controller:
+        eventually(lambda: controller.model().get("decisions"), within=10)
+        after = controller.model()
+        assert (after["pausedSince"], after["pausedBy"]) == (before["pausedSince"], before["pausedBy"])
+        assert [one["reason"] for one in after["decisions"]] == ["PausedByHand", "Started"]
+        eventually(lambda: controller.model()["observed"]["samples"] == 640, within=10)
+    assert objects.plan()["revision"] == 1
+
+
 def test_a_plan_of_another_catalog_put_there_by_hand_is_replaced(objects, redis_server):
     objects.prepare()
     with a_controller(objects, redis_server):

@@ -171,7 +171,10 @@ async def test_a_newer_plan_that_the_controller_has_not_seen_yet_is_never_overwr
         with pytest.raises(PlanRefused, match="revision 9 is in force"):
             await sink.publish(a_plan(2))
         assert (await sink.current()).revision == 9
-    assert objects.plan()["revision"] == 9
+        objects.put_plan(a_plan(10, ALL))
+        with pytest.raises(PlanRefused, match="revision 10 is in force"):
+            await sink.publish(a_plan(11))  # decided without it, whatever its number
+    assert objects.plan()["revision"] == 10
 
 
 async def test_a_write_that_others_were_quicker_than_is_done_again(objects):

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from apparate.cli.main import run
+from apparate.cli.target import asker
 from apparate.contract.metrics import CONTROLLER
 from apparate.contract.recording import read_recording
 from apparate.contract.resource import PlanStatus
@@ -162,13 +163,24 @@ async def test_feedback_of_another_catalog_is_counted_and_kept_out_of_the_window
     assert (await api.model())["window"]["records"] == 0
 
 
-async def test_a_paused_model_keeps_its_plan_and_a_resumed_one_adapts(api):
+async def test_a_paused_model_keeps_its_plan_tells_what_goes_on_and_a_resumed_one_adapts(api):
     await eventually_async(lambda: api.models.find("default", "m").loop.plan.revision == 1)
-    assert (await api.client.put("/v1/models/default/m/paused", json={"paused": True})).json() == {"paused": True}
-    assert (await api.model())["paused"]
-    assert api.models.find("default", "m").loop._intake.session.spec.adaptation.paused
-    await api.client.put("/v1/models/default/m/paused", json={"paused": False})
-    assert not (await api.model())["paused"]
+    answer = (await api.client.put("/v1/models/default/m/paused", json={"paused": True, "by": "alice"})).json()
+    assert (answer["paused"], answer["by"], answer["since"][:2]) == (True, "alice", "20")
+    await fed(api, 200)  # 800 records, more than the first tuning needs
+    found = await api.model()
+    assert (found["paused"], found["pausedBy"], found["pausedSince"]) == (True, "alice", answer["since"])
+    assert (found["plan"]["revision"], found["window"]["records"], found["observed"]["samples"]) == (1, 800, 800)
+    await eventually_async(lambda: api.models.find("default", "m").loop.observed.samples == 800)
+    assert (await api.get("/v1/models")).json()["models"][0]["last"]["samples"] == 800
+    shown = (await api.get("/metrics")).text
+    assert 'apparate_observed_loss_ratio{model="m",namespace="default"} 0.0' in shown
+    assert (await api.client.put("/v1/models/default/m/paused", json={"paused": False})).json()["paused"] is False
+    found = await api.model()
+    assert (found["paused"], found["pausedSince"], found["pausedBy"]) == (False, "", "")
+    said = [(one["reason"], one["by"], one["samples"]) for one in found["decisions"]]
+    assert said == [("ResumedByHand", "a client at 127.0.0.1", 800), ("PausedByHand", "alice", 0), ("Started", "", 0)]
+    assert 'apparate_decisions_total{model="m",namespace="default",reason="PausedByHand"} 1.0' in shown
 
 
 async def test_an_earlier_plan_comes_back_under_a_new_revision_and_adaptation_goes_on_from_it(api):
@@ -178,12 +190,20 @@ async def test_an_earlier_plan_comes_back_under_a_new_revision_and_adaptation_go
     async with connect(api.url) as client:
         await RedisPlanSink(client, MODEL).publish(by_hand)
     await eventually_async(lambda: loop.plan and loop.plan.revision == 2)
-    answer = await api.client.post("/v1/models/default/m/rollback", json={"revision": 1})
-    assert (answer.json()["revision"], answer.json()["reason"]) == (3, "RolledBack")
-    await eventually_async(lambda: loop.plan and loop.plan.revision == 3)
+    answer = await api.client.post("/v1/models/default/m/rollback", json={"revision": 1, "by": "alice"})
+    assert (answer.json()["revision"], answer.json()["reason"]) == (3, "RolledBackByHand")
+    found = await api.model()  # no moment without a plan
+    assert (found["plan"]["revision"], found["plan"]["reason"], found["ready"]) == (3, "RolledBackByHand", True)
+    assert [one["reason"] for one in found["decisions"]] == ["RolledBackByHand", "PutByHand", "Started"]
+    assert found["decisions"][0]["by"] == "alice"
     assert loop.plan.thresholds.tolist() == [0.0] * 3
     plans = (await api.get("/v1/models/default/m/plans")).json()
     assert [plan["revision"] for plan in plans] == [2, 1]
+
+
+async def test_a_model_that_is_not_ready_cannot_be_paused(api):
+    answer = await api.client.put("/v1/models/default/unprepared/paused", json={"paused": True})
+    assert (answer.status_code, "not prepared yet" in answer.json()["detail"]) == (503, True)
 
 
 @pytest.mark.parametrize("path", ["m", "unprepared"])
@@ -226,10 +246,30 @@ async def test_the_commands_show_decisions_and_other_budgets(api, capsys):
     assert await commanded(api, "history", "m") == 0
     assert await commanded(api, "what-if", "m", "--budget", "0.01", "--budget", "0.2") == 0
     shown = capsys.readouterr().out
-    wanted = ("Started", "decisions, newest first", "tuned on 40 records", "none: too few records", "in force")
-    assert [text for text in wanted if text not in shown] == []
+    wanted = ("Started", "decisions, newest first", "tuned on 40 records", "none: too few records", "plan in force")
+    assert [text for text in (*wanted, "0.01 (the model's)", "at most: upper bound") if text not in shown] == []
     assert await commanded(api, "what-if", "m", "-o", "yaml") == 0
-    assert len(yaml.safe_load(capsys.readouterr().out)["answers"]) == 5
+    answers = yaml.safe_load(capsys.readouterr().out)["answers"]
+    assert [one["accuracyLoss"] for one in answers if one["inForce"]] == [0.01]
+    assert len(answers) == 5
+
+
+async def test_what_if_answers_for_the_models_own_budget_too(api, capsys):
+    await fed(api, 10)
+    assert await commanded(api, "what-if", "m", "--budget", "0.2", "-o", "json") == 0
+    answers = json.loads(capsys.readouterr().out)["answers"]
+    assert [(one["accuracyLoss"], one["inForce"]) for one in answers] == [(0.01, True), (0.2, False)]
+
+
+async def test_what_was_asked_for_is_in_the_history_and_the_status_of_the_commands(api, capsys):
+    await eventually_async(lambda: api.models.find("default", "m").loop.plan.revision == 1)
+    assert await commanded(api, "pause", "m") == 0
+    assert "default/m is paused at plan revision 1" in capsys.readouterr().out
+    assert await commanded(api, "status") == 0
+    assert "default/m: paused since 20" in capsys.readouterr().out
+    assert await commanded(api, "history", "m", "-o", "json") == 0
+    history = json.loads(capsys.readouterr().out)
+    assert [(one["reason"], one["by"]) for one in history] == [("PausedByHand", asker()), ("Started", "")]
 
 
 async def test_the_command_saves_a_recording_and_writes_over_nothing(api, tmp_path, capsys):

@@ -7,12 +7,13 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 import redis
 
-from apparate.contract.stream import feedback_key
+from apparate.contract.stream import feedback_key, state_key
 from support.control import MODEL, a_document, producing
 from support.eventually import eventually
 from support.processes import Process, a_process
@@ -29,6 +30,13 @@ class Controller:
 
     def get(self, path: str) -> httpx.Response:
         return httpx.get(f"http://{self.ready['http']}{path}", timeout=30)
+
+    def put(self, path: str, wanted: dict[str, object]) -> None:
+        url = f"http://{self.ready['http']}/v1/models/default/m/{path}"
+        httpx.put(url, json=wanted, timeout=10).raise_for_status()
+
+    def model(self) -> dict[str, Any]:
+        return self.get("/v1/models/default/m").json()
 
     def feedback(self) -> dict[str, int]:
         return self.get("/v1/models/default/m").json()["feedback"]
@@ -67,6 +75,26 @@ def test_killed_and_restarted_again_and_again_it_counts_every_batch_once(redis_s
     counts = model["feedback"]
     assert (producer.produced, counts["batches"], counts["lost"], counts["duplicates"]) == (600, 600, 0, 1)
     assert model["window"]["records"] == 4 * 600
+
+
+def test_killed_and_restarted_it_knows_its_decisions_and_what_people_asked_for(redis_server, tmp_path):
+    document = a_document(tmp_path)
+    with a_controller(redis_server, document) as controller:
+        eventually(lambda: controller.model()["decisions"], within=10)
+        controller.put("paused", {"paused": True, "by": "alice"})
+        before = controller.model()
+        controller.process.send(signal.SIGKILL)
+        controller.process.wait()
+    with a_controller(redis_server, document) as controller, producing(redis_server) as producer:
+        eventually(lambda: controller.model()["decisions"] == before["decisions"], within=10)
+        producer.send(200)
+        eventually(lambda: controller.model()["observed"].get("samples") == 800, within=10)
+        after = controller.model()
+    assert [one["reason"] for one in after["decisions"]] == ["PausedByHand", "Started"]
+    assert (after["pausedSince"], after["pausedBy"]) == (before["pausedSince"], "alice")
+    with redis.Redis.from_url(redis_server) as client:
+        kept = [name for name in client.hkeys(state_key(MODEL)) if name.startswith(b"decision:")]
+        assert (len(kept), client.ttl(state_key(MODEL)) > 0) == (2, True)
 
 
 def test_sigterm_stores_progress_so_that_nothing_is_pending(redis_server, tmp_path):

@@ -12,7 +12,7 @@ from apparate.contract.stream import KEY_TTL_S, PLAN_FIELD, PLANS_MAX_ENTRIES, p
 from apparate.plan import Plan
 from apparate.service.redis_client import connect
 from apparate_controller.errors import PlanRefused, PlanUnreadable
-from apparate_controller.loop import PlanSink
+from apparate_controller.ports import PlanSink
 from apparate_controller.sinks.redis import RedisPlanSink
 from apparate_controller.sinks.status import StatusSink
 from support.control import CATALOG, MODEL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +12,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, async_playwright, expect
 
-from apparate.contract.stream import FIELD, feedback_key
+from apparate.contract.stream import FIELD, feedback_key, worker_key, workers_key
 from apparate.contract.wire import encode_feedback
 from apparate.service.redis_client import connect
 from support import browser
@@ -106,6 +107,18 @@ async def test_a_model_shows_where_answers_leave_how_fast_and_why(api):
         await expect(seen.page.get_by_role("img", name="Ramp map: 3 sites")).to_be_visible()
         await expect(seen.page.get_by_role("img", name="Latency distribution. Median 2.")).to_be_visible()
         await expect(seen.page.get_by_role("region", name="Newest first")).to_contain_text("ThresholdsTuned")
+        assert seen.complaints == []
+
+
+async def test_a_paused_model_says_since_when_and_by_whom_and_has_it_in_its_history(api):
+    await served_well(api)
+    await api.client.put("/v1/models/default/m/paused", json={"paused": True, "by": "alice"})
+    async with contextlib.aclosing(connect(api.url)) as client:
+        await client.set(worker_key(MODEL, "w"), json.dumps({"revision": 1, "in_flight": 0}), ex=600)
+        await client.sadd(workers_key(MODEL), "w")
+    async with looking(api, fragment="#/default/m") as seen:
+        await expect(seen.page.get_by_role("region", name="Newest first")).to_contain_text("PausedByHand")
+        await expect(seen.page.get_by_text("paused since 20")).to_contain_text("by alice")
         assert seen.complaints == []
 
 

@@ -16,7 +16,8 @@ from apparate.contract.stream import FIELD, feedback_key
 from apparate.contract.wire import encode_feedback
 from apparate.feedback import FINAL, FeedbackBatch
 from apparate.service.redis_client import connect
-from apparate_controller.loop import ModelLoop, Ports
+from apparate_controller.loop import ModelLoop
+from apparate_controller.ports import Ports
 from apparate_controller.sinks.redis import RedisPlanSink
 from apparate_controller.sources.heartbeats import RedisHeartbeats
 from apparate_controller.sources.redis_stream import RedisFeedbackSource

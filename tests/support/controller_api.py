@@ -17,9 +17,10 @@ from apparate.service.telemetry import Telemetry
 from apparate.service.tracing import Tracing
 from apparate_controller import controls
 from apparate_controller.app import create_app
-from apparate_controller.loop import ModelLoop, Ports
+from apparate_controller.loop import ModelLoop
 from apparate_controller.models import Models, load_models
 from apparate_controller.observe import ModelObserver
+from apparate_controller.ports import Ports
 from apparate_controller.server import bind, http_server
 from apparate_controller.session import ModelSession
 from apparate_controller.sinks.redis import RedisPlanSink

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from apparate.adaptation.policy import Decision, Observed, Reason, Search
-from apparate.contract.resource import PlanStatus, Spec
+from apparate.contract.resource import PlanStatus
 from apparate.feedback import FeedbackBatch, FeedbackWindow
 from apparate.plan import Plan, newer, revision_after
 from apparate_controller.errors import PlanRefused
@@ -26,7 +26,12 @@ class FakeSession:
         self.fed: list[tuple[str, int, int]] = []
         self.refilled: list[tuple[str, int, int]] = []
         self._since = 0
-        self.adapts = True
+        self.observed = Observed()
+        self.paused = False
+
+    @property
+    def adapts(self) -> bool:
+        return not self.paused
 
     def start(self) -> Decision | None:
         if self.plan.revision and self.plan.catalog == self.catalog:
@@ -43,7 +48,7 @@ class FakeSession:
         self.window.add(batch)
         self.fed.append((batch.worker, batch.epoch, batch.seq))
         self._since += len(batch)
-        if self._since < self.every:
+        if self._since < self.every or self.paused:
             return None
         self._since = 0
         return self._next(Reason.THRESHOLDS_TUNED)
@@ -52,8 +57,15 @@ class FakeSession:
         self.window.add(batch)
         self.refilled.append((batch.worker, batch.epoch, batch.seq))
 
-    def follow(self, spec: Spec) -> None:
-        raise AssertionError("a fake session has no spec")
+    def observe(self) -> Observed:
+        self.observed = Observed(samples=len(self.window))
+        return self.observed
+
+    def take_up(self, plan: Plan) -> bool:
+        if plan.catalog != self.catalog:
+            return False
+        self.plan = plan
+        return True
 
     def describe(self) -> dict[str, Any]:
         return {"window": {"records": len(self.window), "size": self.window.size}, "ramps": []}

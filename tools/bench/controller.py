@@ -32,8 +32,9 @@ from apparate.service.redis_client import connect
 from apparate.service.redis_server import EmbeddedRedis
 from apparate.service.telemetry import Telemetry, configure_logging
 from apparate_controller.intake import Intake, Took
-from apparate_controller.loop import ModelLoop, Ports
+from apparate_controller.loop import ModelLoop
 from apparate_controller.observe import ModelObserver
+from apparate_controller.ports import Ports
 from apparate_controller.progress import Progress
 from apparate_controller.session import ModelSession
 from apparate_controller.sinks.redis import RedisPlanSink

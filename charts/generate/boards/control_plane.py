@@ -26,7 +26,8 @@ CONTROLLER = (
     ),
     Panel(
         "Decisions by reason",
-        "Decisions per minute. Unchanged: nothing better was found. LossAboveBudget: an alarm was answered.",
+        "Decisions per minute. Unchanged: nothing better was found. LossAboveBudget: an alarm was answered. Those that "
+        "end in ByHand are people's.",
         "none",
         (Query(f"60 * sum by (reason)({rate('apparate_decisions_total', MODEL)})", "{{reason}}"),),
         stacked=True,

@@ -29,9 +29,10 @@ from apparate_controller.app import create_app
 from apparate_controller.cluster import ClusterController
 from apparate_controller.entry import Entry
 from apparate_controller.forwarding import pass_on_to_leader
-from apparate_controller.loop import ModelLoop, Ports
+from apparate_controller.loop import ModelLoop
 from apparate_controller.models import Model, Models, load_models
 from apparate_controller.observe import ModelObserver
+from apparate_controller.ports import Ports
 from apparate_controller.redis_health import RedisHealth
 from apparate_controller.server import bind, http_server
 from apparate_controller.session import ModelSession

@@ -281,13 +281,9 @@ def _health(problems: dict[str, str], failing: bool, response: Response) -> Heal
     return Health(status="failing" if failing else "ok", problems=problems)
 
 
-def _last(noted: list[Noted]) -> ObservedView | None:
-    seen = next((one.observed for one in noted if one.observed.samples), None)
-    return ObservedView(**vars(seen)) if seen is not None else None
-
-
 def _summary(model: Model) -> Summary:
     loop, metadata, spec = model.loop, model.document.model.metadata, model.document.model.spec
+    pause, seen = model.pause, loop.observed if loop is not None else None
     plan = loop.plan if loop is not None else None
     revision = plan.revision if plan is not None else 0
     workers = loop.workers if loop is not None else ()
@@ -302,14 +298,16 @@ def _summary(model: Model) -> Summary:
             updated_workers=sum(worker.revision == revision for worker in workers),
         ),
         records=loop.progress.totals.records if loop is not None else 0,
-        paused=spec.adaptation.paused,
+        paused=pause.paused,
+        paused_since=pause.since if pause.paused else "",
+        paused_by=pause.by if pause.paused else "",
         guarded=sum(worker.guarded for worker in workers),
         budget=BudgetView(
             accuracy_loss=spec.budget.accuracy_loss,
             ramp_overhead=spec.budget.ramp_overhead,
             confidence=spec.budget.confidence,
         ),
-        last=_last(loop.journal.newest_first()) if loop is not None else None,
+        last=ObservedView(**vars(seen)) if seen is not None and seen.samples else None,
     )
 
 
@@ -319,16 +317,17 @@ def _plan(plan: Plan | None, catalog: RampCatalog, noted: list[Noted]) -> PlanSt
     why = next((one for one in noted if one.revision == plan.revision), None)
     if why is None:
         return PlanStatus.of(plan, catalog.layers)
-    return PlanStatus.of(plan, catalog.layers, reason=why.reason.value, message=why.message, decided_at=why.at)
+    return PlanStatus.of(plan, catalog.layers, reason=why.reason, message=why.message, decided_at=why.at)
 
 
 def _decision(noted: Noted) -> DecisionView:
     return DecisionView(
         at=noted.at,
-        reason=noted.reason.value,
+        reason=noted.reason,
         message=noted.message,
         revision=noted.revision,
         times=noted.times,
+        by=noted.by,
         **vars(noted.observed),
     )
 

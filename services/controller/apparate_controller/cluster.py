@@ -19,9 +19,10 @@ from apparate.service.redis_client import close, connect
 from apparate.service.telemetry import Telemetry
 from apparate.service.tracing import Tracing
 from apparate_controller.access import Access
-from apparate_controller.loop import ModelLoop, Ports
+from apparate_controller.loop import ModelLoop
 from apparate_controller.objects import ObjectModels
 from apparate_controller.observe import ModelObserver, Observers
+from apparate_controller.ports import Ports
 from apparate_controller.reporting import StatusReporter
 from apparate_controller.session import ModelSession
 from apparate_controller.settings import ControllerSettings

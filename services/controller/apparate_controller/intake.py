@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from apparate.adaptation.policy import Decision, Reason, Search
+from apparate.adaptation.policy import Decision, Observed, Reason, Search
 from apparate.catalog import RampCatalog
-from apparate.contract.resource import Spec
 from apparate.contract.wire import WireError, decode_feedback
 from apparate.feedback import FeedbackBatch, FeedbackWindow, InvalidFeedback
 from apparate.plan import Plan, newer, newest, revision_after
@@ -27,6 +26,8 @@ class Session(Protocol):
 
     plan: Plan
     window: FeedbackWindow
+    observed: Observed
+    paused: bool
 
     @property
     def adapts(self) -> bool:
@@ -47,8 +48,11 @@ class Session(Protocol):
     def refill(self, batch: FeedbackBatch) -> object:
         """Take a batch that was decided on before a restart."""
 
-    def follow(self, spec: Spec) -> None:
-        """Go on under a spec that differs in `adaptation.paused` only."""
+    def observe(self) -> Observed:
+        """What the window says of the plan in force, also while paused."""
+
+    def take_up(self, plan: Plan) -> bool:
+        """Go on from a plan that somebody else put in force; False when a new session has to."""
 
     def describe(self) -> dict[str, Any]:
         """Window, plan and last decisions as plain data."""
@@ -59,6 +63,8 @@ class Took:
     """What one `take` did, for metrics and logs."""
 
     decision: Decision | None = None
+    ahead: int = 0
+    """Revision of the next entry, when it is above the plan's: which plan is in force has to be seen to first."""
     decision_s: float = 0.0
     """Time that the session took over the batch it decided on."""
     batches: int = 0
@@ -99,15 +105,18 @@ class Intake:
         """Ids of entries that were worked off, and whose ack is not known to be done."""
 
     def take(self, entries: deque[Entry]) -> Took:
-        """Work entries off from the left, up to and with the first that a decision is taken on."""
+        """Work entries off from the left, up to and with the first that a decision is taken on.
+
+        Ends before feedback of a newer plan than the session's: somebody else's, or one that was lost.
+        """
         took = Took()
         while entries and took.decision is None:
             entry = entries[0]
             if entry.id not in self.uncommitted:  # else: given out again after a reconnect
                 batch = self._decode(entry, took)
                 if batch is not None and newer(batch.revision, self.session.plan.revision):
-                    took.decision = self.renumber(batch.revision)
-                    break  # the entry comes under the new number
+                    took.ahead = batch.revision
+                    break
                 if batch is not None:
                     took.decision = self._count_and_feed(batch, took, more=len(entries) > 1)
                 self.uncommitted[entry.id] = None

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from apparate.catalog import InvalidCatalog, RampCatalog
 from apparate.contract.document import Document, InvalidDocument, load_documents
+from apparate.contract.pause import Pause, said_by
 from apparate.service.telemetry import get_logger
 from apparate_controller.errors import CatalogNotReady
 from apparate_controller.loop import ModelLoop
@@ -49,7 +50,6 @@ class Model:
     """One document and its loop, if its catalog is there."""
 
     document: Document
-    """As it is wanted now: pausing changes it."""
     loop: ModelLoop | None = None
     reason: str = "not looked at yet"
     """Why there is no loop; empty when there is one."""
@@ -61,14 +61,15 @@ class Model:
         """Why the model is not adapted; empty when it is."""
         return (self.loop.problem or self.unwritten()) if self.loop is not None else self.reason
 
-    async def pause(self, paused: bool) -> None:
-        """Have adaptation stop, or go on, until this process ends."""
-        model = self.document.model
-        adaptation = model.spec.adaptation.model_copy(update={"paused": paused})
-        spec = model.spec.model_copy(update={"adaptation": adaptation})
-        self.document = replace(self.document, model=model.model_copy(update={"spec": spec}))
-        if self.loop is not None:
-            await self.loop.in_session(lambda session: session.follow(spec))
+    @property
+    def pause(self) -> Pause:
+        """Whether adaptation stands still, since when and at whose word."""
+        return self.loop.pause if self.loop is not None else document_says(self.document)
+
+
+def document_says(document: Document) -> Pause:
+    """What a document says of pausing; who wrote it is not known."""
+    return said_by({"spec": {"adaptation": {"paused": document.model.spec.adaptation.paused}}})
 
 
 class ModelSet(Protocol):
@@ -127,6 +128,7 @@ class Models:
                 await self._wait()
                 continue
             model.loop, model.reason = self._new_loop(model, catalog), ""
+            model.loop.follow(document_says(model.document))
             running = asyncio.ensure_future(model.loop.run())
             await self._until_replaced(path, catalog, running)
             model.loop.stop()

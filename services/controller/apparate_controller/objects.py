@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from apparate.catalog import InvalidCatalog, RampCatalog
 from apparate.contract.document import Document
+from apparate.contract.pause import said_by
 from apparate.contract.resource import Adaptation, Budget, EarlyExitModel
 from apparate.contract.shape import problem_of
 from apparate.service.kube import Json, KubeClient, KubeError, models_path, version_of
@@ -178,6 +179,7 @@ class ObjectModels:
         """One loop for one object, until what it was made for changes, or it is to stop."""
         basis, key = _basis(document), document.model.key
         async with self._new_loop(document, catalog, kept.sink, self._reporter(kept, document)) as loop:
+            loop.follow(said_by(kept.thing))
             kept.model.loop, kept.model.reason = loop, ""
             running = asyncio.create_task(self._work(kept, loop))
             while not (self._stopping.is_set() or kept.gone or running.done()):
@@ -188,6 +190,7 @@ class ObjectModels:
                 if _basis(kept.model.document) != basis:
                     log.info("budget, adaptation or catalog changed", model=key)
                     break
+                loop.follow(said_by(kept.thing))
             loop.stop()
             try:
                 await running
@@ -256,8 +259,9 @@ class ObjectModels:
 
 def _basis(document: Document) -> Basis:
     spec, status = document.model.spec, document.model.status
+    adaptation = spec.adaptation.model_copy(update={"paused": False})  # a session can pause and go on
     digest = status.catalog.digest if status is not None and status.catalog is not None else ""
-    return Basis(spec.budget, spec.adaptation, digest)
+    return Basis(spec.budget, adaptation, digest)
 
 
 async def _wait(event: asyncio.Event, within_s: float | None) -> None:

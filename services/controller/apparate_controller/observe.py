@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from apparate.adaptation.policy import Decision
+from apparate.adaptation.policy import Decision, Reason
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import EarlyExitModel
 from apparate.service.kube import KubeError
@@ -15,7 +15,7 @@ from apparate.service.telemetry import Sparsely, Telemetry, get_logger
 from apparate.service.tracing import Tracing
 from apparate_controller.errors import ControllerError, problem_of
 from apparate_controller.intake import Session, Took
-from apparate_controller.loop import Observer
+from apparate_controller.ports import Observer
 from apparate_controller.sources.heartbeats import WorkerState
 from apparate_controller.sources.redis_stream import Backlog
 
@@ -38,6 +38,8 @@ class ModelObserver:
         self._failures, self._refusals, self._failed_since = Sparsely(), Sparsely(), 0.0
         for name in ("batches", "records", "duplicates", "lost", "late"):
             self._metric(f"apparate_feedback_{name}")  # 0 is something to know, too
+        for reason in Reason:  # what rises from 0 is seen to rise: the first decision of each kind is marked, too
+            self._metric("apparate_decisions", reason=reason.value)
 
     def took(self, took: Took) -> None:
         """Entries were worked off."""
@@ -73,19 +75,18 @@ class ModelObserver:
     def decided(self, decision: Decision) -> None:
         """A decision was taken."""
         self._metric("apparate_decisions", reason=decision.reason.value).inc()
-        observed = decision.observed
+        if decision.plan is not None or decision.reason.by_hand:
+            told = {"revision": decision.plan.revision} if decision.plan is not None else {}
+            self._log.info("decided", reason=decision.reason.value, message=decision.message, **told)
+
+    def looked(self, session: Session, workers: Sequence[WorkerState], backlog: Backlog) -> None:
+        """Workers and backlog were looked at."""
+        plan, observed = session.plan, session.observed
         if observed.samples:
             self._metric("apparate_observed_loss_ratio").set(observed.loss)
             self._metric("apparate_observed_loss_upper_ratio").set(observed.loss_upper)
             self._metric("apparate_observed_saving_ratio").set(observed.saving)
             self._metric("apparate_observed_exit_ratio").set(observed.exit_rate)
-        if decision.plan is not None:
-            revision = decision.plan.revision
-            self._log.info("decided", reason=decision.reason.value, message=decision.message, revision=revision)
-
-    def looked(self, session: Session, workers: Sequence[WorkerState], backlog: Backlog) -> None:
-        """Workers and backlog were looked at."""
-        plan = session.plan
         self._metric("apparate_published_plan_revision").set(plan.revision)
         self._metric("apparate_active_ramps").set(len(plan.ramps))
         self._metric("apparate_adaptation_wanted").set(session.adapts)

@@ -38,6 +38,9 @@ class ModelSession:
         self.window = FeedbackWindow(self.spec.adaptation.window, self.catalog.ramps)
         self.decisions: deque[tuple[int, Decision]] = deque(maxlen=DECISIONS_KEPT)
         self.observed = policy.Observed()
+        """What `observe` last saw."""
+        self.paused = self.spec.adaptation.paused
+        """Whether decisions stop; the window goes on."""
         self.foreign = 0
         """Records dropped because they speak of another catalog."""
         self._monitor = LossMonitor(self.budget.accuracy_loss)
@@ -50,7 +53,7 @@ class ModelSession:
     @property
     def adapts(self) -> bool:
         """Whether exits are meant to open: adaptation is neither paused nor forbidden."""
-        return not (self.spec.adaptation.policy == "never" or self.spec.adaptation.paused)
+        return not (self.spec.adaptation.policy == "never" or self.paused)
 
     def start(self) -> Decision | None:
         """The first plan of this catalog; None when the plan in force is one."""
@@ -61,12 +64,26 @@ class ModelSession:
             message = f"{len(first.ramps)} of {self.catalog.ramps} ramps report, none lets go yet"
             if not first.ramps:
                 message = policy.none_fits(self.catalog, self.budget)
-        active = self.plan.active
-        known = self.plan.revision and self.plan.catalog == self.catalog.digest
-        known = known and (not active or active[-1] < self.catalog.ramps)
-        if known and bool(self.plan.ramps) == bool(first.ramps):
+        if self._fits(self.plan) and bool(self.plan.ramps) == bool(first.ramps):
             return None
         return self._take(Decision(Reason.STARTED, message, first))
+
+    def _fits(self, plan: Plan) -> bool:
+        """Whether it is a plan of this catalog."""
+        known = plan.revision > 0 and plan.catalog == self.catalog.digest
+        return known and (not plan.active or plan.active[-1] < self.catalog.ramps)
+
+    def take_up(self, plan: Plan) -> bool:
+        """Go on from a plan that somebody else put in force; False, and nothing changes, when a new session has to.
+
+        That is when it is of another catalog, or one has ramps and the other is the plain model.
+        """
+        if not self._fits(plan) or bool(plan.ramps) != bool(self.plan.ramps):
+            return False
+        self.plan = plan
+        self._monitor.reset()
+        self._proposal = None
+        return True
 
     def feed(self, batch: FeedbackBatch, *, more: bool = False) -> Decision | None:
         """Take one batch of feedback; a decision when one is due.
@@ -136,7 +153,6 @@ class ModelSession:
 
     def _take(self, decision: Decision) -> Decision:
         """Number the decision's plan above every revision that any worker has run, and put it in force."""
-        self.observed = decision.observed
         if decision.plan is not None:
             revision = revision_after(self.plan.revision, self._seen_revision)
             decision = replace(decision, plan=replace(decision.plan, revision=revision))
@@ -146,12 +162,19 @@ class ModelSession:
         self.decisions.append((self.window.added, decision))
         return decision
 
-    def follow(self, spec: Spec) -> None:
-        """Go on under `spec`, which differs in `adaptation.paused` only; any other change is a new session."""
-        self.spec = spec
+    def observe(self) -> policy.Observed:
+        """What the window says of the plan in force now, whether decisions are taken or not.
+
+        What was last seen stays while no record knows the ramps of a new plan.
+        """
+        records = self.window.over(self.plan.active) if self.plan.ramps else None
+        if records is not None and len(records):
+            self.observed = policy.observe(self.window, records, self.plan, self.catalog, self.budget)
+        return self.observed
 
     def describe(self) -> dict[str, Any]:
         """Window, plan, ramps and last decisions as plain data, for the HTTP API."""
+        self.observe()
         return {
             "window": {"records": len(self.window), "size": self.window.size, "added": self.window.added},
             "foreignRecords": self.foreign,

@@ -37,13 +37,13 @@ class BudgetView(_View):
 
 
 class ObservedView(_View):
-    """What the newest decision saw of the plan in force."""
+    """What the window says of the plan in force."""
 
-    samples: int
-    loss: float
-    loss_upper: float
-    saving: float
-    exit_rate: float
+    samples: int = Field(description="Answers that were looked at.")
+    loss: float = Field(description="Share of them that differ from the model's own.")
+    loss_upper: float = Field(description="Upper bound of that share, with the budget's confidence.")
+    saving: float = Field(description="Share of the plain pass's time that answers come sooner, on average.")
+    exit_rate: float = Field(description="Share of answers that left early.")
 
 
 class Summary(_View):
@@ -53,10 +53,12 @@ class Summary(_View):
     name: str
     ready: bool = Field(description="Its feedback is read.")
     reason: str = Field(description="Why not, when it is not ready.")
-    paused: bool = Field(description="Adaptation stands still; plans stay as they are.")
+    paused: bool = Field(description="Decisions stop and the plan stays as it is; what is observed goes on.")
+    paused_since: str = Field(description="ISO 8601; empty when it is not paused, or that is not known.")
+    paused_by: str = Field(description="Who or what paused it; empty when it is not, or that is not known.")
     guarded: int = Field(description="Live workers whose guard has closed the exits.")
     budget: BudgetView
-    last: ObservedView | None = Field(description="Null before the first decision on feedback.")
+    last: ObservedView | None = Field(description="What the window says now; null before the first feedback.")
     delivery: Delivery
     records: int = Field(description="Feedback records taken since the model's feedback was first read.")
 
@@ -92,13 +94,14 @@ class Counts(_View):
 
 
 class DecisionView(ObservedView):
-    """One decision, and what it saw."""
+    """One decision, and what was observed when it was taken: of no samples when that was not looked at."""
 
     at: str
     reason: str
     message: str
     revision: int | None = Field(description="Of the new plan; null when the plan in force stayed.")
     times: int = Field(description="Decisions with this reason in a row that changed no plan.")
+    by: str = Field(description="Who or what asked for it; empty for the controller's own, or when that is not known.")
 
 
 class ModelView(Summary):
@@ -107,7 +110,7 @@ class ModelView(Summary):
     catalog: str | None = Field(description="Digest of the catalog in use.")
     plan: PlanStatus = Field(description="The plan in force; revision 0 is the plain model, before the first.")
     window: dict[str, Any] = Field(description="Records in the window, its size, and records ever added.")
-    observed: dict[str, Any] = Field(description="What the last decision saw of the plan in force.")
+    observed: dict[str, Any] = Field(description="What the window says of the plan in force, now.")
     ramps: list[dict[str, Any]] = Field(description="What each active ramp does on the window.")
     decisions: list[DecisionView] = Field(description="Newest first.")
     feedback: Counts
@@ -147,6 +150,7 @@ class WhatIfAnswer(_View):
     """What tuning for one budget would find."""
 
     accuracy_loss: float = Field(description="The budget that was asked about.")
+    in_force: bool = Field(description="It is the model's own budget.")
     loss: float = Field(description="Share of answers that would have differed from the model's own.")
     loss_upper: float | None = Field(description="Its certified upper bound; null where nothing is certified.")
     certified: bool = Field(description="False: too few records, so every ramp would stay closed.")

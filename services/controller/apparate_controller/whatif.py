@@ -39,6 +39,8 @@ class Known:
     """Records of the plan's ramps, in its order."""
     feasible: Records
     """Records of every feasible ramp, also of those switched off; none unless ramps are to be chosen anew."""
+    budget: float
+    """The model's own: share of answers that may differ from the model's."""
     confidence: float
     method: Method
 
@@ -50,7 +52,8 @@ def known(session: Session, catalog: RampCatalog, spec: Spec, question: Question
     policy = spec.adaptation.policy
     method = Method.CERTIFIED if policy == "never" else Method(policy)
     active = session.window.over(session.plan.active)
-    return Known(session.plan, catalog, active, feasible, spec.budget.confidence, method)
+    own = spec.budget
+    return Known(session.plan, catalog, active, feasible, own.accuracy_loss, own.confidence, method)
 
 
 def answer(known: Known, question: Question) -> WhatIf:
@@ -83,6 +86,7 @@ def _under(known: Known, question: Question, budget: float) -> WhatIfAnswer | No
     found = tuned.replay
     return WhatIfAnswer(
         accuracy_loss=budget,
+        in_force=budget == known.budget,
         loss=found.loss,
         loss_upper=tuned.upper_bound,
         certified=tuned.certified,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from apparate.adaptation import policy
 from apparate.cli.errors import CommandError
 from apparate.cli.main import run
-from apparate.cli.status import UNREMARKABLE, news
+from apparate.cli.status import OF_PAUSING, UNREMARKABLE, news, row
 from apparate.cli.tables import table
+from apparate.cli.target import asker
 from apparate.cli.target_cluster import ClusterTarget
 from apparate.contract.conditions import Reason
 from apparate.service.kube import KubeError
@@ -24,7 +28,8 @@ MODEL: dict[str, Any] = {
     "plan": {"revision": 7, "ramps": [{"ramp": 2, "layer": "block3", "threshold": 0.25}]},
     "delivery": {"revision": 7, "workers": 2, "updatedWorkers": 1},
     "window": {"records": 512, "size": 8192},
-    "observed": {"exitRate": 0.5, "loss": 0.004, "saving": 0.31},
+    "observed": {"samples": 512, "exitRate": 0.5, "loss": 0.004, "saving": 0.31},
+    "budget": {"accuracyLoss": 0.013, "rampOverhead": 0.02, "confidence": 0.95},
     "ramps": [{"ramp": 2, "layer": "block3", "threshold": 0.25, "exitRate": 0.5, "agreement": 0.996, "savedMs": 1.234}],
     "decisions": [{"reason": "Tuned", "message": "one ramp opens"}],
 }
@@ -76,6 +81,38 @@ def test_status_shows_plan_delivery_and_last_decision(url: str, capsys: pytest.C
     assert [t for t in ("default/vision", "1/2", "50.0 %", "0.4 %", "Tuned: one ramp opens") if t not in shown] == []
 
 
+PAUSED = {"paused": True, "pausedSince": "2026-01-01T00:00:00Z", "pausedBy": "alice@desk"}
+
+
+def test_status_shows_the_budget_and_what_the_figures_mean(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status", "--url", url]) == 0
+    shown = capsys.readouterr().out
+    assert "1.3 %" in shown
+    assert "loss: share of answers that differ from the model's own; budget: loss that is allowed" in shown
+    for command in ("status", "exits", "history", "what-if"):
+        assert run([command, "--help"]) == 0
+        told = " ".join(capsys.readouterr().out.replace("│", "").split())
+        assert "that answers come sooner" in told or "comes sooner" in told, command
+
+
+def test_a_legend_is_only_under_a_table(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["exits", "vision", "--url", url, "-o", "yaml"]) == 0
+    assert "share of" not in capsys.readouterr().out
+
+
+def test_a_paused_model_says_since_when_and_by_whom_beside_live_figures() -> None:
+    paused = {**MODEL, **PAUSED, "decisions": [{"reason": "PausedByHand", "message": "stays"}, *MODEL["decisions"]]}
+    assert row(paused)[1:] == ("7 paused", "1/2", "1", "50.0 %", "0.4 %", "1.3 %", "31.0 %", "512/8192")
+    first, second = list(news(paused))
+    assert first.startswith("paused since 2026-01-01T00:00:00Z, by alice@desk: ")
+    assert second == "Tuned: one ramp opens"
+
+
+def test_zeros_that_nobody_saw_are_not_shown() -> None:
+    nothing = {**MODEL, "observed": {"samples": 0, "exitRate": 0.0, "loss": 0.0, "saving": 0.0}}
+    assert row(nothing)[4:8] == ("", "", "1.3 %", "")
+
+
 def test_status_says_what_is_wrong_and_what_cannot_be_known_but_not_that_nobody_asks() -> None:
     conditions = [
         {"type": "Ready", "status": "True", "reason": "Ready", "message": "2 of 2 workers ready"},
@@ -92,6 +129,7 @@ def test_status_says_what_is_wrong_and_what_cannot_be_known_but_not_that_nobody_
 
 def test_unremarkable_reasons_are_those_of_conditions() -> None:
     assert set(UNREMARKABLE) == {Reason.NO_TRAFFIC, Reason.TOO_FEW_RECORDS}
+    assert set(OF_PAUSING) == {policy.Reason.PAUSED_BY_HAND, policy.Reason.RESUMED_BY_HAND}
 
 
 def test_status_as_json_is_what_the_controller_said(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,13 +189,35 @@ def test_plan_as_a_table_names_reasons_and_thresholds(url: str, capsys: pytest.C
 @pytest.mark.parametrize(("command", "paused"), [("pause", True), ("resume", False)])
 def test_pause_and_resume_ask_the_controller(command: str, paused: bool, url: str) -> None:
     assert run([command, "vision", "--url", url]) == 0
-    assert asked == [("PUT", "/v1/models/default/vision/paused", {"paused": paused})]
+    assert asked == [("PUT", "/v1/models/default/vision/paused", {"paused": paused, "by": asker()})]
 
 
 def test_rollback_asks_the_controller_and_tells_the_new_revision(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rollback", "vision", "4", "--url", url]) == 0
-    assert asked == [("POST", "/v1/models/default/vision/rollback", {"revision": 4})]
+    assert asked == [("POST", "/v1/models/default/vision/rollback", {"revision": 4, "by": asker()})]
     assert "revision 4 is in force again, as 8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["pause", "vision"], {"namespace": "default", "name": "vision", "revision": 7, "paused": None}),
+        (["rollback", "vision", "4"], {"revision": 8}),
+    ],
+)
+def test_what_was_done_can_be_had_as_json(argv, told, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*argv, "--url", url, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out).items() >= told.items()
+
+
+def test_who_asks_is_somebody_on_some_machine_also_where_a_user_has_no_name(monkeypatch) -> None:
+    assert "@" in asker()
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    assert asker().startswith(f"user {os.getuid()}@")
+
+
+def nobody() -> str:
+    raise KeyError("getpwuid(): uid not found: 1000")
 
 
 def test_a_plan_that_cannot_be_had_again_is_bad_input(url: str, capsys: pytest.CaptureFixture[str]) -> None:

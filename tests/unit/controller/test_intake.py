@@ -83,11 +83,12 @@ def test_a_batch_that_the_session_chokes_on_does_not_stop_the_others():
     assert (took.refused, intake.session.window.added) == ({"failed": 1}, 4)
 
 
-def test_feedback_of_a_revision_above_the_plan_renumbers_it_before_it_is_fed():
-    intake, waiting = an_intake(), entries(payload(0, revision=40))
+def test_feedback_of_a_plan_above_the_sessions_waits_until_it_is_known_whose_plan_that_is():
+    intake, waiting = an_intake(), entries(payload(0), payload(1, revision=40), payload(2))
     took = intake.take(waiting)
-    assert (took.decision.plan.revision, len(waiting), intake.session.window.added) == (41, 1, 0)
-    assert intake.take(waiting).batches == 1
+    assert (took.ahead, took.decision, len(waiting), intake.session.window.added) == (40, None, 2, 4)
+    assert intake.renumber(40).plan.revision == 41
+    assert (intake.take(waiting).batches, len(waiting)) == (2, 0)
 
 
 def test_recalled_entries_fill_the_window_in_order_and_without_repeats():

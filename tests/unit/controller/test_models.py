@@ -8,8 +8,9 @@ import pytest
 
 from apparate.contract.document import InvalidDocument
 from apparate_controller.errors import CatalogNotReady
-from apparate_controller.loop import ModelLoop, Ports
+from apparate_controller.loop import ModelLoop
 from apparate_controller.models import Models, load_catalog, load_models
+from apparate_controller.ports import Ports
 from support.control import CATALOG, DOCUMENT, a_document, prepare
 from support.eventually import eventually_async
 from support.fakes import FakeFeedbackSource, FakeHeartbeats, FakeObserver, FakePlanSink, FakeSession

@@ -9,7 +9,6 @@ from apparate.contract.resource import EarlyExitModel
 from apparate.plan import Plan
 from apparate.service.telemetry import Sparsely, Telemetry
 from apparate_controller.intake import Took
-from apparate_controller.journal import Journal
 from apparate_controller.observe import ModelObserver
 from apparate_controller.sources.heartbeats import WorkerState
 from apparate_controller.sources.redis_stream import Backlog
@@ -43,7 +42,9 @@ def test_everything_that_was_told_is_in_the_exposition():
     seen = Observed(samples=10, loss=0.01, loss_upper=0.02, saving=0.3, exit_rate=0.5)
     observer.took(Took(batches=2, records=8, lost=1, duplicates=1, refused={"catalog": 1}, decision_s=0.001))
     observer.decided(Decision(Reason.THRESHOLDS_TUNED, "", plan, seen))
-    observer.looked(FakeSession(plan), [WorkerState("a", 3), WorkerState("b", 2)], Backlog(5, 2, 9))
+    session = FakeSession(plan)
+    session.observed = seen
+    observer.looked(session, [WorkerState("a", 3), WorkerState("b", 2)], Backlog(5, 2, 9))
     observer.recovered()
     text = telemetry.render().decode()
     of = 'model="m",namespace="default"'
@@ -62,15 +63,26 @@ def test_everything_that_was_told_is_in_the_exposition():
         assert line in text
 
 
-def test_decisions_that_change_no_plan_are_noted_once_with_their_count():
-    journal = Journal()
-    for _ in range(3):
-        journal.note(Decision(Reason.UNCHANGED, "nothing better"))
-    assert [(one.reason, one.times) for one in journal.newest_first()] == [(Reason.UNCHANGED, 3)]
+def test_every_reason_is_counted_from_0_so_that_the_first_decision_of_each_is_seen_to_rise():
+    _, telemetry = an_observer()
+    text = telemetry.render().decode()
+    assert [one for one in Reason if f'reason="{one}"}} 0.0' not in text] == []
 
 
-def test_the_journal_is_bounded():
-    journal = Journal(kept=5)
-    for revision in range(1, 50):
-        journal.note(Decision(Reason.THRESHOLDS_TUNED, "", Plan(revision)))
-    assert len(journal.newest_first()) == 5
+def test_what_people_ask_for_is_logged_though_it_makes_no_plan(caplog, monkeypatch):
+    observer, _ = an_observer()
+    told = []
+    monkeypatch.setattr(observer, "_log", Lines(told))
+    observer.decided(Decision(Reason.PAUSED_BY_HAND, "plan revision 3 stays, as alice asked"))
+    observer.decided(Decision(Reason.UNCHANGED, "nothing better"))
+    assert told == [{"reason": "PausedByHand", "message": "plan revision 3 stays, as alice asked"}]
+
+
+class Lines:
+    """A log that keeps what it is told."""
+
+    def __init__(self, told: list) -> None:
+        self._told = told
+
+    def info(self, event: str, **told: object) -> None:
+        self._told.append(told)

@@ -150,6 +150,60 @@ def test_when_told_not_to_adapt_it_only_listens(adaptation):
     assert len(session.window) == 64 * 20
 
 
+def test_a_paused_session_tells_what_its_window_says_now():
+    session = a_session(Plan.of(3, [1], [0.5], CATALOG.digest), adaptation={"paused": True})
+    assert session.describe()["observed"]["samples"] == 0
+    session.feed(feedback(64, revision=3, exits=1))
+    assert (session.observe().samples, session.observed.exit_rate, session.observed.loss) == (64, 1.0, 0.0)
+    session.feed(feedback(64, revision=3, exits=1, wrong=64))
+    told = session.describe()
+    assert (told["observed"]["samples"], told["observed"]["loss"], told["decisions"]) == (128, 0.5, [])
+
+
+def test_a_session_that_goes_on_decides_on_what_it_has_seen_meanwhile():
+    session = a_session()
+    session.start()
+    session.paused = True
+    assert [session.feed(feedback()) for _ in range(20)] == [None] * 20
+    session.paused = False
+    assert session.feed(feedback()).reason is Reason.THRESHOLDS_TUNED
+
+
+def test_what_was_seen_stays_until_a_record_knows_the_ramps_of_a_new_plan():
+    session = a_session(Plan.of(3, [1], [0.5], CATALOG.digest))
+    session.feed(feedback(64, revision=3, ramps=(1,), exits=1))
+    assert session.observe().samples == 64
+    assert session.take_up(Plan.of(4, [2], [0.5], CATALOG.digest))
+    assert session.observe().samples == 64
+    session.feed(feedback(32, revision=4, ramps=(2,), exits=FINAL))
+    assert session.observe().samples == 96
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan.of(4, [1], [0.5], "another"),
+        Plan.of(4, [9], [0.5], CATALOG.digest),
+        Plan.of(4, [], [], CATALOG.digest),
+        Plan.of(0, [1], [0.5], CATALOG.digest),
+    ],
+)
+def test_a_plan_that_takes_a_new_session_is_not_taken_up(plan):
+    session = a_session(Plan.of(3, [1], [0.5], CATALOG.digest))
+    assert not session.take_up(plan)
+    assert session.plan.revision == 3
+
+
+def test_an_alarm_of_the_plan_before_says_nothing_of_one_that_was_taken_up():
+    session = a_session(Plan.of(3, [1], [0.5], CATALOG.digest))
+    session.paused = True
+    for _ in range(4):
+        session.feed(feedback(revision=3, wrong=20, exits=1, err=0.4))
+    session.paused = False
+    session.take_up(Plan.of(4, [1], [0.1], CATALOG.digest))
+    assert session.feed(feedback(revision=4), more=True) is None
+
+
 def test_the_description_is_plain_data():
     session = a_session()
     session.start()

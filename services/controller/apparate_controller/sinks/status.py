@@ -190,6 +190,7 @@ class StatusSink:
         return bool(in_order(self._share()) != in_order(share_in(self._object)))
 
     async def _write(self, plan: PlanStatus | None = None) -> None:
+        before = self._revision
         for _ in range(ATTEMPTS):
             try:
                 self._next_at = time.monotonic() + self._every_s
@@ -207,6 +208,8 @@ class StatusSink:
             self.see(await self._call(self._client.call, "GET", model_path(self._namespace, self._name)))
             if plan is not None and await self._in_force_already(plan):
                 return
+            if plan is not None and newer(self._revision, before):  # somebody's, which this plan was decided without
+                raise PlanRefused(plan.revision, self._revision)
         raise KubeError(CONFLICT, f"status of {self._namespace}/{self._name} changed {ATTEMPTS} times while written")
 
     def _body(self, share: Json) -> Json:

@@ -63,6 +63,19 @@ class Reason(StrEnum):
     RAMPS_ADJUSTED = "RampsAdjusted"
     ROLLED_BACK = "RolledBack"
     UNCHANGED = "Unchanged"
+    # By people, or what they use; all others are the policy's own
+    ROLLED_BACK_BY_HAND = "RolledBackByHand"
+    PUT_BY_HAND = "PutByHand"
+    PAUSED_BY_HAND = "PausedByHand"
+    RESUMED_BY_HAND = "ResumedByHand"
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether somebody asked for it."""
+        return self in _BY_HAND
+
+
+_BY_HAND = (Reason.ROLLED_BACK_BY_HAND, Reason.PUT_BY_HAND, Reason.PAUSED_BY_HAND, Reason.RESUMED_BY_HAND)
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,21 @@ from typing import Annotated
 import typer
 
 from apparate.cli.errors import BAD_INPUT, CommandError
+from apparate.cli.legend import explains, print_legend
 from apparate.cli.output import Format, Output, show
 from apparate.cli.places import choose
-from apparate.cli.status import news, per_cent
+from apparate.cli.status import per_cent, seen, why
 from apparate.cli.tables import table
 from apparate.cli.target import Context, Json, Kubeconfig, Name, Namespace, Target, Url, key_of
 
 BUDGETS = (0.0025, 0.005, 0.01, 0.02, 0.05)
 MOST_BUDGETS = 16  # that the controller answers at once
+OF_DECISIONS = ("loss", "saving", "exits")
+OF_BUDGETS = ("loss", "at most", "saving", "exits")
+OWN = " (the model's)"
 
 
+@explains(*OF_DECISIONS)
 def history_command(
     ctx: typer.Context,
     name: Name,
@@ -28,7 +33,7 @@ def history_command(
     kubeconfig: Kubeconfig = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Decisions about a model's plan, newest first, each with its reason."""
+    """Decisions about a model's plan, newest first, each with its reason: the controller's own and people's."""
     target = choose(ctx, url, namespace, context, kubeconfig)
     key = key_of(target.view(name))
     decisions = _decisions(target, key)
@@ -37,15 +42,18 @@ def history_command(
             str(one.get("at", "")),
             str(one["reason"]) + (f" x{one['times']}" if one.get("times", 1) > 1 else ""),
             "" if one.get("revision") is None else str(one["revision"]),
-            per_cent(one.get("loss")),
-            per_cent(one.get("saving")),
-            per_cent(one.get("exitRate")),
+            *(per_cent(seen(one).get(name)) for name in ("loss", "saving", "exitRate")),
             str(one["message"]),
         )
         for one in decisions
     ]
     columns = ("decided", "reason", "new plan", "loss", "saving", "exits", "why")
-    show(decisions, output, lambda: table(f"{key}: decisions, newest first", columns, rows))
+
+    def shown() -> None:
+        table(f"{key}: decisions, newest first", columns, rows)
+        print_legend(*OF_DECISIONS)
+
+    show(decisions, output, shown)
 
 
 def _decisions(target: Target, key: str) -> list[Json]:
@@ -63,6 +71,7 @@ def _decisions(target: Target, key: str) -> list[Json]:
     ]
 
 
+@explains(*OF_BUDGETS)
 def what_if_command(
     ctx: typer.Context,
     name: Name,
@@ -86,7 +95,10 @@ def what_if_command(
     kubeconfig: Kubeconfig = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """What other budgets would save and lose, by the feedback of the last minutes. Changes nothing."""
+    """What other budgets would save and lose beside the model's own, by the feedback of the last minutes.
+
+    Changes nothing.
+    """
     for value in budget or ():
         if value <= 0:
             raise CommandError(f"--budget is {value}, must be above 0 and at most 0.5", BAD_INPUT)
@@ -95,37 +107,40 @@ def what_if_command(
     target = choose(ctx, url, namespace, context, kubeconfig)
     one = target.view(name)
     key = key_of(one)
-    asked = [f"accuracyLoss={value!r}" for value in _budgets(budget)]
+    asked = [f"accuracyLoss={value!r}" for value in _budgets(budget, one)]
     asked += [f"rampOverhead={ramp_overhead!r}"] if ramp_overhead is not None else []
     asked += [f"confidence={confidence!r}"] if confidence is not None else []
     found = target.asked(key, f"what-if?{'&'.join(asked)}")
     show(found, output, lambda: _frontier(one, found))
 
 
-def _budgets(asked: list[float] | None) -> list[float]:
-    budgets = sorted(set(asked or BUDGETS))
+def _budgets(asked: list[float] | None, model: Json) -> list[float]:
+    """Those asked for and the model's own, as far as there is room for it."""
+    budgets = set(asked or BUDGETS)
     if len(budgets) > MOST_BUDGETS:
         raise CommandError(f"{len(budgets)} budgets are asked for, at most {MOST_BUDGETS} at once", BAD_INPUT)
-    return budgets
+    own = (model.get("budget") or {}).get("accuracyLoss")
+    return sorted(budgets | {own} if own and len(budgets) < MOST_BUDGETS else budgets)
 
 
 def _frontier(model: Json, found: Json) -> None:
-    rows = [("in force", "", per_cent(found["loss"]), "", per_cent(found["saving"]), per_cent(found["exitRate"]), "")]
-    if found["loss"] is None:
-        rows = []
+    in_force = [per_cent(found[name]) for name in ("loss", "saving", "exitRate")]
+    rows: list[tuple[str, ...]] = []
+    if found["loss"] is not None:
+        rows.append(("plan in force", str(len(model["plan"]["ramps"])), in_force[0], "", *in_force[1:], ""))
     for one in found["answers"]:
         opened = [f"{ramp['ramp']} < {ramp['threshold']:.4f}" for ramp in one["ramps"] if ramp["threshold"] > 0]
         bound = per_cent(one["lossUpper"]) if one["certified"] else "none: too few records"
         told = (per_cent(one["loss"]), bound, per_cent(one["saving"]), per_cent(one["exitRate"]))
-        rows.append((f"{one['accuracyLoss']:g}", str(len(one["ramps"])), *told, ", ".join(opened) or "none"))
+        own = OWN if one.get("inForce") else ""
+        rows.append((f"{one['accuracyLoss']:g}{own}", str(len(one["ramps"])), *told, ", ".join(opened) or "none"))
     columns = ("budget", "ramps", "loss", "at most", "saving", "exits", "thresholds")
     table(f"{key_of(model)}: tuned on {found['records']} records", columns, rows)
     if not model["plan"].get("ramps"):
-        print(f"no ramp is active, so none reports: {next(news(model), '')}")
+        print(f"no ramp is active, so none reports: {why(model)}")
     elif not found["answers"]:
         print("no feedback of these ramps yet: send requests first")
-    else:
-        print("loss: share of answers that would differ from the model's own; saving: of the time of a plain pass")
+    print_legend(*OF_BUDGETS)
 
 
 def record_command(

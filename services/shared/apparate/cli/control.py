@@ -9,7 +9,7 @@ import typer
 from apparate.cli.output import Format, Output, show
 from apparate.cli.places import choose
 from apparate.cli.tables import table
-from apparate.cli.target import Context, Kubeconfig, Name, Namespace, Url, key_of
+from apparate.cli.target import Context, Kubeconfig, Name, Namespace, Target, Url, key_of
 
 
 def plan_command(
@@ -47,12 +47,11 @@ def pause_command(
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
+    output: Output = Format.TABLE,
 ) -> None:
-    """Keep a model's plan as it is; guards still close exits. Local mode: until the controller ends."""
+    """Keep a model's plan as it is, until `resume`; guards still close exits, and what is observed goes on."""
     target = choose(ctx, url, namespace, context, kubeconfig)
-    one = target.view(name)
-    target.pause(key_of(one), True)
-    print(f"{key_of(one)} is paused at plan revision {one['plan']['revision']}")
+    _show_pause(target, name, True, output)
 
 
 def resume_command(
@@ -62,12 +61,23 @@ def resume_command(
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
+    output: Output = Format.TABLE,
 ) -> None:
     """Have a model's plan follow its traffic again."""
     target = choose(ctx, url, namespace, context, kubeconfig)
-    one = target.view(name)
-    target.pause(key_of(one), False)
-    print(f"{key_of(one)} adapts again from plan revision {one['plan']['revision']}")
+    _show_pause(target, name, False, output)
+
+
+def _show_pause(target: Target, name: str, paused: bool, output: Format) -> None:
+    """Pause a model or let it go on, and tell what holds."""
+    key = key_of(target.view(name))
+    target.pause(key, paused)
+    one = target.view(key)
+    revision = one["plan"]["revision"]
+    parts = ("namespace", "name", "paused", "pausedSince", "pausedBy")
+    said = f"{key} is paused at plan" if paused else f"{key} adapts again from plan"
+    told = {part: one.get(part) for part in parts} | {"revision": revision}
+    show(told, output, lambda: print(f"{said} revision {revision}"))
 
 
 def rollback_command(
@@ -78,9 +88,11 @@ def rollback_command(
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
+    output: Output = Format.TABLE,
 ) -> None:
     """Put an earlier plan in force again, under a new revision. Adaptation goes on from it: pause first to keep it."""
     target = choose(ctx, url, namespace, context, kubeconfig)
     one = target.view(name)
     plan = target.roll_back(key_of(one), revision)
-    print(f"{key_of(one)}: plan revision {revision} is in force again, as {plan['revision']}")
+    said = f"{key_of(one)}: plan revision {revision} is in force again, as {plan['revision']}"
+    show(plan, output, lambda: print(said))

@@ -8,15 +8,20 @@ from typing import Any
 
 import typer
 
+from apparate.cli.legend import explains, print_legend
 from apparate.cli.output import Format, Output, show
 from apparate.cli.places import choose
 from apparate.cli.tables import table
 from apparate.cli.target import Context, Everywhere, Kubeconfig, Name, Namespace, Url, key_of
 
 UNREMARKABLE = ("NoTraffic", "NotEnoughFeedback")  # reasons for which a condition is not known though all is well
-COLUMNS = ("model", "plan", "on it", "ramps", "exits", "loss", "saving", "window")
+OF_PAUSING = ("PausedByHand", "ResumedByHand")  # decisions that say nothing of the plan
+COLUMNS = ("model", "plan", "on it", "ramps", "exits", "loss", "budget", "saving", "window")
+FIGURES = ("exits", "loss", "budget", "saving", "window")
+OF_RAMPS = ("exits", "agreement", "saved per exit")
 
 
+@explains(*FIGURES)
 def status_command(
     ctx: typer.Context,
     url: Url = "",
@@ -26,11 +31,12 @@ def status_command(
     kubeconfig: Kubeconfig = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Plan, window and last decision of every model."""
+    """Plan, window and last decision of every model. While one is paused its figures go on."""
     models = choose(ctx, url, namespace, context, kubeconfig, everywhere).views()
 
     def shown() -> None:
         table("Models", COLUMNS, map(row, models))
+        print_legend(*FIGURES)
         for one in models:
             for line in news(one):
                 print(f"{key_of(one)}: {line}")
@@ -40,7 +46,7 @@ def status_command(
 
 def row(one: dict[str, Any]) -> tuple[str, ...]:
     """A model in a line."""
-    observed, window, delivery = one.get("observed", {}), one.get("window", {}), one.get("delivery", {})
+    observed, window, delivery = seen(one.get("observed", {})), one.get("window", {}), one.get("delivery", {})
     return (
         key_of(one),
         str(one["plan"]["revision"]) + (" paused" if one.get("paused") else ""),
@@ -48,20 +54,33 @@ def row(one: dict[str, Any]) -> tuple[str, ...]:
         str(len(one["plan"]["ramps"])),
         per_cent(observed.get("exitRate")),
         per_cent(observed.get("loss")),
+        per_cent((one.get("budget") or {}).get("accuracyLoss")),
         per_cent(observed.get("saving")),
         f"{window.get('records', 0)}/{window.get('size', 0)}" if window else "",
     )
 
 
+def seen(observed: dict[str, Any]) -> dict[str, Any]:
+    """What was observed; nothing when no answer was looked at, whatever zeros are there then."""
+    return observed if observed.get("samples", 1) else {}
+
+
+def why(one: dict[str, Any]) -> str:
+    """Why the plan is what it is."""
+    decisions: list[dict[str, Any]] = one.get("decisions", [])
+    last = next((each for each in decisions if each["reason"] not in OF_PAUSING), None)
+    if last is not None:
+        return f"{last['reason']}: {last['message']}"
+    return str(one.get("reason") or "no decision since its controller began")
+
+
 def news(one: dict[str, Any]) -> Iterator[str]:
     """Why the plan is what it is, and what is not as one would wish."""
-    last: dict[str, Any] = next(iter(one.get("decisions", [])), {})
-    why = (
-        f"{last['reason']}: {last['message']}"
-        if last
-        else one.get("reason") or "no decision since its controller began"
-    )
-    yield why
+    if one.get("paused"):
+        since = f" since {one['pausedSince']}" if one.get("pausedSince") else ""
+        by = f", by {one['pausedBy']}" if one.get("pausedBy") else ""
+        yield f"paused{since}{by}: the plan stays as it is, what is observed goes on; `apparate resume` ends it"
+    yield why(one)
     for worker in one.get("workers", []):
         if worker.get("refused"):
             yield f"{worker['name']} refuses plan revision {worker.get('refusedRevision', 0)}: {worker['refused']}"
@@ -79,6 +98,7 @@ def news(one: dict[str, Any]) -> Iterator[str]:
             yield f"{condition['type']} is not known: {condition['reason']}: {condition.get('message', '')}"
 
 
+@explains(*OF_RAMPS)
 def exits_command(
     ctx: typer.Context,
     name: Name,
@@ -106,8 +126,9 @@ def exits_command(
 
     def shown() -> None:
         table(title, columns, rows)
+        print_legend(*OF_RAMPS)
         if not rows:
-            print(f"no ramp is active: {next(news(one), '')}")
+            print(f"no ramp is active: {why(one)}")
 
     show(one.get("ramps", []), output, shown)
 

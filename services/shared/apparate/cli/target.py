@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import socket
 from typing import Annotated, Any, Protocol
 
 import typer
+
+from apparate.contract.pause import WHO_MAX
 
 Json = dict[str, Any]
 DEFAULT_URL = "http://127.0.0.1:8070"  # where `apparate serve` puts the controller
@@ -55,6 +59,15 @@ def token() -> dict[str, str]:
     """The header that shows a controller its token, when this shell has it in APPARATE_CONTROLLER_TOKEN."""
     found = os.environ.get("APPARATE_CONTROLLER_TOKEN", "")
     return {"apparate-token": found} if found else {}
+
+
+def asker() -> str:
+    """Who runs this command, for the history of a model: the user and the machine."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name, as in a container
+        user = f"user {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"[:WHO_MAX]
 
 
 def key_of(one: Json) -> str:

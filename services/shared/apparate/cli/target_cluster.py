@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from apparate.cli.errors import BAD_INPUT, CommandError
-from apparate.cli.target import DEFAULT_URL, Json, key_of, token
+from apparate.cli.target import DEFAULT_URL, Json, asker, key_of, token
 
 MANAGER = "apparate-cli"
 CONFLICTS = 5
@@ -157,7 +157,11 @@ class ClusterTarget:
 
 def described(thing: Json) -> Json:
     """An object in the words of the controller's HTTP API, as far as its status tells."""
+    from apparate.contract.pause import said_by
+    from apparate.contract.resource import Budget
+
     meta, spec, status = thing["metadata"], thing.get("spec", {}), thing.get("status") or {}
+    pause, budget = said_by(thing), Budget().model_dump(by_alias=True) | (spec.get("budget") or {})
     plan = status.get("plan") or {"revision": 0, "ramps": []}
     observed, conditions = status.get("observed") or {}, status.get("conditions", [])
     ready: Json = next((one for one in conditions if one["type"] == "Ready"), {})
@@ -168,7 +172,10 @@ def described(thing: Json) -> Json:
         "name": meta["name"],
         "ready": ready.get("status") == "True",
         "reason": "" if ready.get("status") == "True" else ready.get("message", "nothing is known of it yet"),
-        "paused": bool(spec.get("adaptation", {}).get("paused")),
+        "paused": pause.paused,
+        "pausedSince": pause.since if pause.paused else "",
+        "pausedBy": pause.by if pause.paused else "",
+        "budget": budget,
         "plan": {"ramps": [], **plan},
         "delivery": status.get("delivery") or {},
         "observed": {
@@ -199,5 +206,5 @@ def rollback_of(thing: Json, revision: int) -> tuple[Json, list[Json]]:
     except NoSuchPlan as error:
         raise CommandError(str(error), BAD_INPUT) from None
     number = revision_after(in_force)
-    new = rolled_back(old, number, datetime.now(UTC).isoformat(timespec="milliseconds"))
+    new = rolled_back(old, number, datetime.now(UTC).isoformat(timespec="milliseconds"), asker())
     return new.model_dump(mode="json", by_alias=True), history_with(history, current, number)

@@ -9,7 +9,7 @@ import urllib.request
 from typing import Any
 
 from apparate.cli.errors import BAD_INPUT, FAILED, CommandError
-from apparate.cli.target import Json, key_of, token
+from apparate.cli.target import Json, asker, key_of, token
 
 UNAUTHORIZED = 401
 TIMEOUT_S = 20.0  # what-if tries many budgets
@@ -44,11 +44,11 @@ class LocalTarget:
 
     def pause(self, key: str, paused: bool) -> None:
         """See Target."""
-        self._call("PUT", f"/v1/models/{key}/paused", {"paused": paused})
+        self._call("PUT", f"/v1/models/{key}/paused", {"paused": paused, "by": asker()})
 
     def roll_back(self, key: str, revision: int) -> Json:
         """See Target."""
-        found: Json = self._call("POST", f"/v1/models/{key}/rollback", {"revision": revision})
+        found: Json = self._call("POST", f"/v1/models/{key}/rollback", {"revision": revision, "by": asker()})
         return found
 
     def _names(self) -> list[str]:

@@ -33,12 +33,11 @@ def earlier(history: Iterable[PlanStatus], revision: int, *, in_force: int, cata
     return old
 
 
-def rolled_back(old: PlanStatus, revision: int, now: str) -> PlanStatus:
-    """The plan `old` under `revision`, decided at `now` (RFC 3339) by a person."""
-    message = f"revision {old.revision} again, as somebody asked"
-    return old.model_copy(
-        update={"revision": revision, "reason": Reason.ROLLED_BACK.value, "message": message, "decided_at": now}
-    )
+def rolled_back(old: PlanStatus, revision: int, now: str, by: str = "") -> PlanStatus:
+    """The plan `old` under `revision`, decided at `now` (RFC 3339) by a person, `by` name if that is known."""
+    message = f"revision {old.revision} again, as {by or 'somebody'} asked"
+    reason = Reason.ROLLED_BACK_BY_HAND.value
+    return old.model_copy(update={"revision": revision, "reason": reason, "message": message, "decided_at": now})
 
 
 def history_with(history: Iterable[Json], replaced: Json | None, in_force: int) -> list[Json]:

@@ -59,6 +59,16 @@ export function health(model) {
   if (!model.ready) return el("span", { class: "bad" }, `not ready: ${model.reason}`);
   if (model.guarded) return el("span", { class: "bad" }, `guard closed the exits on ${model.guarded} of ${model.delivery.workers}`);
   if (!model.delivery.workers) return el("span", { class: "warn" }, "no live worker");
-  if (model.paused) return el("span", { class: "warn" }, "paused");
+  if (model.paused) {
+    const since = model.pausedSince ? ` since ${localTime(model.pausedSince)}` : "";
+    return el("span", { class: "warn" }, `paused${since}${model.pausedBy ? `, by ${model.pausedBy}` : ""}`);
+  }
   return el("span", { class: "good" }, "adapts");
+}
+
+/** A moment in the time of whoever looks, to the second. */
+export function localTime(text) {
+  const at = new Date(text);
+  if (Number.isNaN(at.getTime())) return text; // of a plan that somebody wrote by hand
+  return new Date(at - at.getTimezoneOffset() * 60000).toISOString().slice(0, 19).replace("T", " ");
 }

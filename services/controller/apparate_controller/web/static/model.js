@@ -1,6 +1,6 @@
 // One model: ramp map, latencies, what-if, decisions, workers.
 
-import { ask, el, health, lossGauge, perCent, table } from "./dom.js";
+import { ask, el, health, localTime, lossGauge, perCent, table } from "./dom.js";
 import { latencyPlot, lines, rampMap } from "./plots.js";
 
 const SHOWN = 30; // decisions
@@ -69,11 +69,6 @@ function decisions(model) {
     one.reason + (one.times > 1 ? ` ×${one.times}` : ""), one.revision === null ? "" : String(one.revision),
     one.samples ? perCent(one.loss, 2) : "", one.samples ? perCent(one.saving) : "", one.message]);
   return table("Newest first; a decision without a new plan keeps the one in force", ["time", "reason", "new plan", "loss", "saving", "why"], rows);
-}
-
-function localTime(text) {
-  const at = new Date(text);
-  return new Date(at - at.getTimezoneOffset() * 60000).toISOString().slice(0, 19).replace("T", " ");
 }
 
 function workers(model) {
