@@ -37,6 +37,6 @@ SCENARIO = Scenario(
         "classes": ["other", "vehicle"],
     },
     gather=gather,
-    spec={"budget": {"rampOverhead": 0.05}},
+    spec={"budget": {"rampOverhead": 0.08}},
     seconds=240.0,
 )

@@ -44,5 +44,5 @@ SCENARIO = Scenario(
         "classes": ["no person", "person"],
     },
     gather=gather,
-    spec={"budget": {"rampOverhead": 0.05}},
+    spec={"budget": {"rampOverhead": 0.08}},
 )
