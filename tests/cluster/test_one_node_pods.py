@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -156,6 +157,7 @@ def _unscheduled(cluster: Cluster, namespace: str, pod: str) -> str:
 
 def _process(argument: str) -> int:
     for folder in Path("/proc").glob("[0-9]*"):
-        if argument.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
-            return int(folder.name)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            if argument.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+                return int(folder.name)
     raise AssertionError(f"no process has the argument {argument}")

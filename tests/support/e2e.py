@@ -5,6 +5,7 @@ Whatever is asked of it that is there already stays as it is, so each test can b
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -183,10 +184,11 @@ class Stage:
         """SIGKILL to the processes of a pod whose command line matches, from outside, as the kernel does it."""
         killed = 0
         for pid in pids_of(pod.metadata.uid):
-            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if re.search(command, line):
-                os.kill(pid, signal.SIGKILL)
-                killed += 1
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a probe that has ended meanwhile
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if re.search(command, line):
+                    os.kill(pid, signal.SIGKILL)
+                    killed += 1
         assert killed, f"pod {pod.metadata.name} has no process like {command!r} on this machine"
 
 

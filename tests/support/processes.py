@@ -85,5 +85,5 @@ def is_alive(pid: int) -> bool:
     try:
         with Path(f"/proc/{pid}/stat").open() as stat:
             return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone, also while it is read
         return False
