@@ -13,16 +13,33 @@ import torch
 
 from apparate.contract.document import Document
 from apparate_worker.model import backends as running
+from apparate_worker.model.backends import as_tensors
 from apparate_worker.model.errors import UnsupportedModel
 from apparate_worker.model.onnx_model import OnnxModel
 from apparate_worker.model.segments import SegmentedModel
 from apparate_worker.model.store import CATALOG, _digest, load_prepared, read_catalog
 from apparate_worker.prepare import backends, prepare
 from apparate_worker.prepare.backends import Candidate, fastest, parity
+from apparate_worker.prepare.compiling import reason_in, segment_program
+from apparate_worker.prepare.exporting import quiet_exporters
 from apparate_worker.prepare.profiling import in_one
 from apparate_worker.prepare.progress import Step
-from support.nets import CPU, IMAGE, TOKENS, Encoder, Residual, example_tokens, pixels, seeded, tokens, write_model
+from support.nets import (
+    CPU,
+    IMAGE,
+    TOKENS,
+    Encoder,
+    Residual,
+    example_tokens,
+    in_pieces,
+    pixels,
+    seeded,
+    tokens,
+    traced,
+    write_model,
+)
 
+SIZES = ((2, 12), (3, 7), (16, 12))  # rows and tokens: of the example, and of others; torch promises nothing of 1
 SCORES = torch.from_numpy(np.random.default_rng(0).normal(size=(2000, 3)).astype(np.float32))
 
 
@@ -192,6 +209,36 @@ def test_compile_without_a_compiler_is_refused_before_anything_is_trained(tmp_pa
     without_compiler(monkeypatch, tmp_path)
     with pytest.raises(UnsupportedModel, match=r"spec\.serving\.backend is compile, which needs a C\+\+ compiler"):
         prepare(document)
+
+
+def test_a_segment_is_compiled_for_every_size_of_its_tensors_and_every_number_beside_them():
+    graph, seen = traced(seeded(Encoder(layers=1), *example_tokens()), TOKENS, tokens(2, 12)), 0
+    text, model = in_pieces(graph, TOKENS)
+    constants = {node.name: value for node, value in graph.constants.items()}
+    states = [model.start({k: torch.from_numpy(v) for k, v in tokens(*size).items()}) for size in SIZES]
+    with torch.no_grad(), quiet_exporters():
+        for k, source in enumerate(text.segments):
+            example, *others = [(one.value.clone(), *[one.sides[i] for i in source.sides]) for one in states]
+            seen += sum(type(value) is int for value in example)
+            run = segment_program(source, constants, example).run_decompositions().module()
+            for given in others:
+                torch.testing.assert_close(run(*as_tensors(given)), model.segments[k](*given), rtol=1e-4, atol=1e-5)
+            for state in states:
+                model.advance(k, state)
+    assert seen
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("  File x\nRuntimeError: no such size\n\nUse tlparse to see", "RuntimeError: no such size"),
+        ("a.b.InductorError: CppCompileError: none\nadvice", "a.b.InductorError: CppCompileError: none"),
+        ("Killed\n", "Killed"),
+        ("", "status 1"),
+    ],
+)
+def test_why_compiling_failed_is_told_without_torchs_advice(said: str, reason: str):
+    assert reason_in(said, 1) == reason
 
 
 def test_onnx_on_a_gpu_is_refused_with_the_next_step(tmp_path: Path):

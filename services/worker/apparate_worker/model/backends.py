@@ -78,6 +78,13 @@ def with_compiled(model: SegmentedModel, folder: Path, made_on: Mapping[str, Any
     return replace(model, segments=tuple(load_compiled(folder / compiled_name(k)) for k in range(len(model.segments))))
 
 
+def as_tensors(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments of a segment as compiled code takes them: a number as the size of an empty tensor, for of tensors it
+    leaves sizes free."""
+    device = arguments[0].device
+    return tuple(torch.empty((one, 0), device=device) if type(one) is int else one for one in arguments)
+
+
 def load_compiled(path: Path) -> Run:
     """One compiled segment. It is native code: only of folders that nobody else can write. Raises UnsupportedModel."""
     import torch._inductor  # most workers never need it
@@ -88,7 +95,7 @@ def load_compiled(path: Path) -> Run:
         raise UnsupportedModel(f"{path} cannot be loaded: {str(error).strip().splitlines()[0]}") from error
 
     def segment(*arguments: Any) -> Any:
-        found = run(*arguments)
+        found = run(*(as_tensors(arguments) if len(arguments) > 1 else arguments))
         return found[0] if isinstance(found, tuple | list) else found
 
     return segment

@@ -7,6 +7,7 @@ batch size that is profiled.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -177,13 +178,14 @@ def compare(name: str, eager: Run, run: Run, data: BootstrapData, device: torch.
     rows = np.unique(np.linspace(0, len(data) - 1, min(len(data), RECORDS)).astype(np.int64))
     shuffled = np.random.default_rng(0).permutation(rows)
     expected, found, began = [], [], time.monotonic()
+    begins = [0, *range(1, len(shuffled), BATCH), len(shuffled)]  # one alone: what is compiled for several may be wrong
     try:
         with torch.inference_mode():
-            for begin in range(0, len(shuffled), BATCH):
-                inputs = data.take(np.sort(shuffled[begin : begin + BATCH]), device)
+            for begin, end in itertools.pairwise(begins):
+                inputs = data.take(np.sort(shuffled[begin:end]), device)
                 expected.append(eager(inputs).float().cpu())
                 found.append(run(inputs).float().cpu())
-                if time.monotonic() - began > COMPARE_S and begin + BATCH >= LEAST_RECORDS:
+                if time.monotonic() - began > COMPARE_S and end >= LEAST_RECORDS:
                     break
     except Exception as error:  # a runtime's own classes
         words = str(error).strip().splitlines() or [type(error).__name__]

@@ -6,11 +6,12 @@ In a process of its own, which can be given a deadline, and whose memory is gone
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.export import Dim
 
-from apparate_worker.model.backends import compiled_name, machine_of, with_compiled
-from apparate_worker.model.cutting import Cut
+from apparate_worker.model.backends import as_tensors, compiled_name, machine_of, with_compiled
+from apparate_worker.model.cutting import Cut, Source
 from apparate_worker.model.errors import UnsupportedModel
 from apparate_worker.model.segments import assemble
 from apparate_worker.model.store import load_cut, save_cut
@@ -30,6 +31,7 @@ from apparate_worker.prepare.job import Job
 
 TEXT, EXAMPLE = "compiling.json", "compiling.safetensors"
 COMPILERS = ("g++", "clang++", "c++")
+ERROR = re.compile(r"[\w.]*(Error|Exception|Violation)\w*: ")
 
 
 def compiler(device: torch.device) -> str:
@@ -64,8 +66,13 @@ def compile_segments(
         except subprocess.TimeoutExpired:
             raise UnsupportedModel(f"torch.compile takes longer than {within_s:.0f} s") from None
         except subprocess.CalledProcessError as error:
-            words = error.stderr.strip().splitlines() or [f"status {error.returncode}"]
-            raise UnsupportedModel(f"torch.compile fails: {words[-1][:200]}") from error
+            raise UnsupportedModel(f"torch.compile fails: {reason_in(error.stderr, error.returncode)}") from error
+
+
+def reason_in(said: str, status: int) -> str:
+    """Why a process failed, from what it said: its last line that names an error, before torch's advice."""
+    lines = said.strip().splitlines() or [f"status {status}"]
+    return next((line for line in reversed(lines) if ERROR.match(line)), lines[-1])[:200]
 
 
 def load_whole(job: Job, model: Cut, constants: Mapping[str, Tensor]) -> Any:
@@ -79,25 +86,30 @@ def main(folder: Path, device: torch.device, threads: int) -> None:
     text, constants = load_cut(folder, device, TEXT)
     running = assemble(text, constants, device)
     inputs = {name: value.to(device) for name, value in load_file(folder / EXAMPLE).items()}
-    with torch.no_grad():
+    with torch.no_grad(), quiet_exporters():
         state = running.start(inputs)
         for k, source in enumerate(text.segments):
-            arguments = (state.value.clone(), *[state.sides[i] for i in source.sides])
-            shapes = (tuple(_free(value) for value in arguments),)
-            module = OneSegment(source, constants, device).eval()
-            with quiet_exporters():
-                program = torch.export.export(module, arguments, dynamic_shapes=shapes, strict=False)
-                path = str(folder / compiled_name(k))
-                options = {"freezing": device.type == "cpu"}
-                torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=options)
+            program = segment_program(source, constants, (state.value.clone(), *[state.sides[i] for i in source.sides]))
+            options = {"freezing": device.type == "cpu"}
+            path = str(folder / compiled_name(k))
+            torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=options)
             running.advance(k, state)
 
 
+def segment_program(
+    source: Source, constants: Mapping[str, Tensor], example: Sequence[Any]
+) -> torch.export.ExportedProgram:
+    """One segment for the arguments of an example, and for others of any size; it takes them `as_tensors`."""
+    arguments = as_tensors(example)
+    numbers = [i for i, value in enumerate(example) if type(value) is int]
+    module = OneSegment(source, constants, arguments[0].device, numbers).eval()
+    shapes = (tuple(_free(value) for value in arguments),)
+    return torch.export.export(module, arguments, dynamic_shapes=shapes, strict=False)
+
+
 def _free(value: Any) -> Any:
-    """Every dimension of a tensor free where the code allows it; numbers too."""
-    if isinstance(value, Tensor):
-        return dict.fromkeys(range(value.dim()), Dim.AUTO)
-    return Dim.AUTO if isinstance(value, int) and not isinstance(value, bool) else None
+    """Every dimension of a tensor free where the code allows it."""
+    return dict.fromkeys(range(value.dim()), Dim.AUTO) if isinstance(value, Tensor) else None
 
 
 if __name__ == "__main__":

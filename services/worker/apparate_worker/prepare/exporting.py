@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import typing
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -49,17 +49,23 @@ class WholePass(nn.Module):
 
 
 class OneSegment(nn.Module):
-    """One segment of a cut: the value at a site and its side values -> the value at the next site."""
+    """One segment of a cut: the value at a site and its side values -> the value at the next site.
 
-    def __init__(self, source: Source, constants: Mapping[str, Tensor], device: torch.device) -> None:
+    numbers: which arguments are numbers; they come as the sizes of empty tensors (`backends.as_tensors`).
+    """
+
+    def __init__(
+        self, source: Source, constants: Mapping[str, Tensor], device: torch.device, numbers: Collection[int] = ()
+    ) -> None:
         super().__init__()
-        self._run = _python(source, device)
+        self._run, self._numbers = _python(source, device), frozenset(numbers)
         for name in source.constants:
             self.register_buffer(name, constants[name])
 
-    def forward(self, *arguments: Any) -> Tensor:
+    def forward(self, *arguments: Tensor) -> Tensor:
         """The value at the next site."""
-        found: Tensor = self._run(self, *arguments)
+        given = [one.shape[0] if i in self._numbers else one for i, one in enumerate(arguments)]
+        found: Tensor = self._run(self, *given)
         return found
 
 
