@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from apparate.cli.effects import Effect, effects
+from apparate.cli.main import run
 from apparate.contract.edits import Edit
 from apparate.contract.resource import EarlyExitModel
 from support.models_on_kubernetes import a_body
@@ -61,3 +66,13 @@ def test_edits_that_only_hold_together_are_judged_together() -> None:
 
 def test_an_edit_tells_its_values() -> None:
     assert str(Edit("spec.serving.maxBatch", 8, 16)) == "8 -> 16"
+
+
+def test_where_torch_is_not_installed_models_are_not_loaded_and_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(a_body()))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert run(["check", "-f", str(tmp_path / "model.yaml"), "-o", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["verdict"], "pip install 'apparate[worker]'" in row["told"]) == ("skipped", True)

@@ -125,11 +125,11 @@ def _prepared(document: Document) -> Iterator[Finding]:
         told = f"{error}" if folder.exists() else f"not prepared yet; next: apparate prepare, into {folder}"
         yield Finding("prepared", Verdict.NOTE, told)
         return
-    device = torch.device(device_named(document.model.spec.serving.device))
-    if catalog.extra.get("key") == preparation_key(document, device):
+    content = made_of(document, torch.device(device_named(document.model.spec.serving.device)))
+    if catalog.extra.get("key") == preparation_key(content):
         yield Finding("prepared", Verdict.OK, f"{catalog.ramps} ramps in {folder}")
         return
-    now = {**as_fields(made_of(document, device)), "classes": list(document.model.spec.model.classes)}
+    now = {**as_fields(content), "classes": list(document.model.spec.model.classes)}
     then = {**(catalog.extra.get("made_of") or {}), "classes": catalog.extra.get("classes") or []}
     if "spec" not in then:
         yield Finding("prepared", Verdict.NOTE, f"{folder} was prepared from something else; it will be made anew")

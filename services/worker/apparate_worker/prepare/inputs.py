@@ -25,9 +25,9 @@ def device_named(wanted: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def preparation_key(document: Document, device: torch.device) -> str:
-    """SHA-256 of everything that a prepared model depends on."""
-    return hashlib.sha256(json.dumps(made_of(document, device), sort_keys=True).encode()).hexdigest()
+def preparation_key(content: Mapping[str, Any]) -> str:
+    """SHA-256 of everything that a prepared model depends on, as `made_of` has it."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def made_of(document: Document, device: torch.device) -> dict[str, Any]:

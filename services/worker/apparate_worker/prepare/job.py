@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class Job:
     partial: Path
     key: str
     tell: Progress
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """What the model is made of, by field of the document."""
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[float], None]]:

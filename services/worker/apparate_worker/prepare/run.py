@@ -75,16 +75,17 @@ def _prepare(document: Document, device: torch.device, progress: Progress, force
     spec, folder = document.model.spec, document.prepared
     data = load_bootstrap(document.bootstrap_data, spec.model.inputs, spec.bootstrap.max_records)
     check_sha256(document.bootstrap_data, spec.bootstrap.sha256)
-    key = preparation_key(document, device)
+    content = made_of(document, device)
+    key, inputs = preparation_key(content), as_fields(content)
     if not force and (done := _done(folder, key)) is not None:
         progress(Step("ready", 1.0, f"{folder} is prepared already"))
         return done
     keep_freed_memory()  # as the worker does: what is measured here is what it will take there
     try:
-        return _run(Job(document, device, partial_folder(folder, key, force), key, progress), data)
+        return _run(Job(document, device, partial_folder(folder, key, force), key, progress, inputs), data)
     except InvalidPrepared as error:  # what a run that was stopped left behind is damaged
         progress(Step("sites", 0.0, f"begun anew: {error}"))
-        return _run(Job(document, device, partial_folder(folder, key, True), key, progress), data)
+        return _run(Job(document, device, partial_folder(folder, key, True), key, progress, inputs), data)
 
 
 def _run(job: Job, data: BootstrapData) -> RampCatalog:
@@ -299,7 +300,7 @@ def _about(
     wanted = job.document.model.spec.model
     return {
         "key": job.key,
-        "made_of": as_fields(made_of(job.document, job.device)),
+        "made_of": job.inputs,
         "layers": [ramp["layer"] for ramp in ramps],
         "inputs": [spec.model_dump(by_alias=True, mode="json") for spec in wanted.inputs],
         "output": wanted.output,
