@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
 import random
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -30,11 +28,11 @@ from apparate_controller.latencies import Latencies
 from apparate_controller.noting import Noting
 from apparate_controller.ports import Ports
 from apparate_controller.progress import Progress
+from apparate_controller.searching import Searching
 from apparate_controller.sources.heartbeats import WorkerState
 from apparate_controller.sources.redis_stream import Backlog, Entry
 
 LOOK_AROUND_S = 1.0  # workers, backlog and the plan in force are looked at this often
-SEARCH_NICENESS = 10
 COMMIT_S = 0.25  # between acks; each is a transaction, and what is not acked is only read again after a crash
 COMMIT_ENTRIES = 500  # unacked at most, or so: Redis keeps each in memory once more
 OBSERVING_SHARE = 20  # what the window says is looked at again after so many times as long as it took: 5 % at most
@@ -71,8 +69,7 @@ class ModelLoop:
         self._observe_at = 0.0
         self._stopping = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"session {model}")
-        self._search_thread = ThreadPoolExecutor(1, thread_name_prefix=f"search {model}", initializer=_give_way)
-        self._searching: asyncio.Task[None] | None = None
+        self._searching = Searching(model)
         self._reading: asyncio.Future[list[Entry]] | None = None
 
     async def run(self) -> None:
@@ -96,10 +93,7 @@ class ModelLoop:
                 with contextlib.suppress(Exception):  # not stored: read again by whoever comes next
                     await self._commit(self._intake)
         finally:
-            if self._searching is not None:
-                self._searching.cancel()
-                await asyncio.gather(self._searching, return_exceptions=True)
-            self._search_thread.shutdown(wait=False)
+            await self._searching.end()
             self._thread.shutdown(wait=False)
 
     def stop(self) -> None:
@@ -261,9 +255,7 @@ class ModelLoop:
             waited_s, waiting = time.monotonic() - self._committed_at, len(intake.uncommitted)
             if waiting >= COMMIT_ENTRIES or (waited_s >= COMMIT_S and (waiting or any(self.journal.changes()))):
                 await self._commit(intake)
-            if self._searching is not None and self._searching.done():
-                searched, self._searching = self._searching, None
-                await searched  # raises what the search raised
+            await self._searching.settle()
             if time.monotonic() - self._looked_at >= LOOK_AROUND_S:
                 await self._look_around(intake)
 
@@ -271,7 +263,8 @@ class ModelLoop:
         """Work entries off, up to and with one that decides something."""
         took, search = await self._in_thread(lambda: self._work_off(intake, entries))
         if search is not None:  # begun at once, whatever comes of the decision: it is handed out once
-            self._searching = asyncio.create_task(self._propose(intake, search))
+            session = intake.session
+            self._searching.begin(search, lambda found: self._in_thread(lambda: session.propose(found)))
         self._ports.observer.took(took)
         if took.decision is not None:
             await self._decided(took.decision)
@@ -282,11 +275,7 @@ class ModelLoop:
 
     def _work_off(self, intake: Intake, entries: deque[Entry]) -> tuple[Took, Search | None]:
         """In the session's thread: entries up to a decision, and the search for other ramps that is wanted by then."""
-        return intake.take(entries), intake.session.take_search() if self._searching is None else None
-
-    async def _propose(self, intake: Intake, search: Search) -> None:
-        found = await asyncio.get_running_loop().run_in_executor(self._search_thread, search.run)
-        await self._in_thread(lambda: intake.session.propose(found))
+        return intake.take(entries), intake.session.take_search() if self._searching.idle else None
 
     async def _read(self) -> list[Entry]:
         """The next entries; none when told to stop meanwhile."""
@@ -401,9 +390,3 @@ class ModelLoop:
         last = next((one for one in self.journal.newest_first() if one.revision == plan.revision), None)
         reason, message = (last.reason, last.message) if last else (Reason.STARTED, "published again")
         await self._publish(plan, reason, message)
-
-
-def _give_way() -> None:
-    """Lower the priority of the calling thread: a search for ramps can wait, answers on the same machine cannot."""
-    with contextlib.suppress(OSError, AttributeError):  # not every system has priorities of threads
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), SEARCH_NICENESS)
