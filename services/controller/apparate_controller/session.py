@@ -83,6 +83,7 @@ class ModelSession:
         self.plan = plan
         self._monitor.reset()
         self._proposal = None
+        self._memory = replace(self._memory, eased=None)  # what was accepted is not what is in force
         return True
 
     def feed(self, batch: FeedbackBatch, *, more: bool = False) -> Decision | None:
@@ -108,7 +109,7 @@ class ModelSession:
         if self.window.added - self._checked_at < policy.CHECK_EVERY:
             return False
         self._checked_at = self.window.added
-        return policy.contradicted(self.window, self.plan, self.budget)
+        return policy.step_due(self.window, self.plan, self._memory, self.budget)
 
     def _decide(self, *, alarm: bool) -> Decision:
         self._checked_at = self.window.added

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from apparate.adaptation.adjustment import adjust
 from apparate.adaptation.exits import replay
-from apparate.adaptation.ramps import choose_ramps, even_spacing, probe, spread, utilities
+from apparate.adaptation.ramps import choose_ramps, even_spacing, probe, set_worth, spread, utilities
 from apparate.adaptation.sweep import sweep
 from apparate.catalog import RampCatalog
 from apparate.feedback import Records
@@ -61,13 +61,15 @@ def test_even_spacing_leaves_both_ends_free():
 
 @settings(deadline=None, max_examples=10)
 @given(SEEDS)
-def test_chosen_ramps_fit_the_budget_and_save_no_less_than_even_spacing(seed):
+def test_chosen_ramps_fit_the_budget_and_are_worth_no_less_than_even_spacing(seed):
     catalog = even_catalog(7, batch_sizes=(1, 4))
     records = noisy_records(seed, 200, 7, batch_sizes=(1, 4))
     chosen, even = choose_ramps(records, catalog, 0.012, 0.03), even_spacing(catalog, 0.012)
     assert catalog.fits(chosen, 0.012)
-    saving = [sweep(records.columns(s), catalog, s, 0.03, polish_cells=0).saving for s in (chosen, even)]
-    assert saving[0] >= saving[1]
+    found = [
+        set_worth(sweep(records.columns(s), catalog, s, 0.03, polish_cells=0).saving, len(s)) for s in (chosen, even)
+    ]
+    assert found[0] >= found[1]
 
 
 def test_exchanges_reach_the_best_of_all_sets(monkeypatch):
@@ -78,8 +80,11 @@ def test_exchanges_reach_the_best_of_all_sets(monkeypatch):
         monkeypatch.setattr("apparate.adaptation.ramps.EXHAUSTIVE_SETS", 0)
         exchanged = choose_ramps(records, catalog, 0.012, 0.03)
         monkeypatch.undo()
-        saving = [sweep(records.columns(s), catalog, s, 0.03, polish_cells=0).saving for s in (exchanged, every_set)]
-        assert saving[0] >= saving[1] - 0.002
+        found = [
+            set_worth(sweep(records.columns(s), catalog, s, 0.03, polish_cells=0).saving, len(s))
+            for s in (exchanged, every_set)
+        ]
+        assert found[0] >= found[1] - 0.002
 
 
 def test_one_ramp_is_chosen_even_when_none_saves_time():

@@ -8,18 +8,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
-from apparate.adaptation.binomial import tail, upper_bound
-from apparate.adaptation.certified import CHECKED_SHARE, Tuned, chain_wrong
+from apparate.adaptation.binomial import upper_bound
+from apparate.adaptation.certified import CHECKED_SHARE
 from apparate.adaptation.cuts import ROUNDING_SLACK
-from apparate.adaptation.exits import Floats, Replay, replay
-from apparate.adaptation.ramps import choose_ramps, even_spacing, probe
+from apparate.adaptation.easing import RECENT, Eased, step, tune_eased, uncontradicted
+from apparate.adaptation.exits import replay
+from apparate.adaptation.guard import WINDOW_ANSWERS
+from apparate.adaptation.ramps import choose_ramps, even_spacing, probe, set_worth
 from apparate.adaptation.sampling import tuned_share
-from apparate.adaptation.thresholds import Method, tune
+from apparate.adaptation.thresholds import Method
 from apparate.catalog import RampCatalog
 from apparate.feedback import FeedbackWindow, Records
 from apparate.plan import Plan
@@ -29,8 +29,7 @@ TUNE_SHARE = 8  # tune when an eighth of the window is new: more often finds lit
 TUNE_GROWTH = 4  # early on, tune again when the window has grown by a quarter: each record is worth most then
 LEAST_RECORDS = 128
 LEAST_SPARE = 1.2  # so that the first tuning may already let something go: 512 records at 1 % and 95 %
-RECENT = (64, 256, 1024)  # newest records that must not contradict the certificate, which trusts the whole window
-RECENT_LEVEL = 0.9  # a configuration is contradicted when so many disagreements had at most a tenth of probability
+FORWARD_LOSS = 0.75  # of the budget: a step forward takes time to show, and comes too late when less is left
 WORTH_A_PLAN = 0.002  # share of the pass; less saving gained or given up is not worth another revision
 WORTH_A_RAMP_CHANGE = 0.01  # one point of saving, as for the rollback
 SEARCH_RECORDS = 2048  # ramp sets are searched on so many of the newest records that all ramps reported on
@@ -107,6 +106,8 @@ class Memory:
 
     tuned_at: int = 0
     """Records ever added when thresholds were last tuned."""
+    eased: Eased | None = None
+    """What that tuning accepted, while its ramps are the active ones, and what of it is deployed."""
     adjusted_at: int = 0
     """Records ever added when the set of ramps was last looked at."""
     best: Plan | None = None
@@ -162,12 +163,28 @@ def due(window: FeedbackWindow, memory: Memory, budget: Budget) -> bool:
     return window.added - memory.tuned_at >= min(late, max(64, memory.tuned_at // TUNE_GROWTH))
 
 
-def contradicted(window: FeedbackWindow, plan: Plan, budget: Budget) -> bool:
-    """Whether the newest records disagree with the plan in force more than its budget makes likely. Cheap."""
-    if not plan.exits_open:
+def step_due(window: FeedbackWindow, plan: Plan, memory: Memory, budget: Budget) -> bool:
+    """Whether the newest records disagree with the plan in force more than its budget makes likely, or hold it back no
+    longer. Cheap.
+
+    There is no step forward while the budget of the window that guards keep is nearly used up: they would close the
+    exits soon after it.
+    """
+    chain = _chain(memory, plan)
+    forward = (
+        chain is not None and chain.held_back and _loss(window, WINDOW_ANSWERS) <= FORWARD_LOSS * budget.tuned_loss
+    )
+    if not (forward or plan.exits_open):
         return False
-    records = window.over(plan.active, newest=RECENT[-1])
-    return not uncontradicted(records, plan.thresholds[None], budget.tuned_loss)[0]
+    tried = [plan.thresholds, chain.next_thresholds] if chain is not None and forward else [plan.thresholds]
+    fine = uncontradicted(window.over(plan.active, newest=RECENT[-1]), np.array(tried), budget.tuned_loss)
+    return not fine[0] or (forward and bool(fine[-1]))
+
+
+def _chain(memory: Memory, plan: Plan) -> Eased | None:
+    """What the last tuning accepted for the plan's ramps, when there are steps to take on it."""
+    known = memory.eased
+    return known if known is not None and known.has_steps and known.active == plan.active else None
 
 
 def adjustment_due(window: FeedbackWindow, memory: Memory) -> bool:
@@ -201,7 +218,6 @@ def decide(
     contradict, so that a guard may open again); the set of ramps, when a search proposes one or probing is due;
     thresholds.
     """
-    memory = replace(memory, tuned_at=window.added)
     records = window.over(plan.active)
     least = least_records(budget)
     if len(records) < least:
@@ -213,25 +229,32 @@ def decide(
                 f", the window holds {window.size}: a budget of {budget.accuracy_loss:.2%} can never be proven so; "
                 "raise spec.adaptation.window, or the budget"
             )
+        memory = replace(memory, tuned_at=window.added, eased=None)
         if alarm and plan.exits_open:
             return Decision(Reason.LOSS_ABOVE_BUDGET, f"alarm; {message}: exits closed", plan.closed()), memory
         return Decision(Reason.NOT_ENOUGH_FEEDBACK, message), memory
     observed = observe(window, records, plan, catalog, budget)
-    decision = None
+    decision, eased = None, None
     if proposal is not None and not alarm:
-        decision = _compare_sets(window, plan, catalog, budget, proposal, method)
+        decision, eased = _compare_sets(window, plan, catalog, budget, proposal, method)
     elif probing and not alarm:
         decision, memory = _probe(records, plan, catalog, budget, memory, method)
     if decision is not None:
-        return replace(decision, observed=observed), memory
-    tuned, eased = tune_eased(records, catalog, plan.active, budget, method)
-    found = Plan.of(plan.revision, plan.active, eased.thresholds, catalog.digest)
-    told = _tell(eased, tuned, budget)
+        return replace(decision, observed=observed), replace(memory, tuned_at=window.added, eased=eased)
+    chain = _chain(memory, plan)
+    if chain is not None and (alarm or not due(window, memory, budget)):
+        eased = step(records, catalog, chain, budget.tuned_loss, back=alarm)
+    else:
+        eased = _tune(records, catalog, plan.active, budget, method)
+        memory = replace(memory, tuned_at=window.added)
+    memory = replace(memory, eased=eased)
+    found = Plan.of(plan.revision, plan.active, eased.replay.thresholds, catalog.digest)
+    told = _tell(eased, budget)
     if alarm:
         loss = f"{observed.loss:.2%} of {observed.samples} answers disagreed, {budget.accuracy_loss:.2%} allowed"
         return Decision(Reason.LOSS_ABOVE_BUDGET, f"alarm; {loss}; {told}", found, observed), memory
     fine = bool(uncontradicted(records, plan.thresholds[None], budget.tuned_loss)[0])
-    if not fine or abs(eased.saving - observed.saving) > WORTH_A_PLAN:
+    if not fine or abs(eased.replay.saving - observed.saving) > WORTH_A_PLAN:
         return Decision(Reason.THRESHOLDS_TUNED, told, found, observed), memory
     return Decision(Reason.UNCHANGED, told, None, observed), memory
 
@@ -242,13 +265,13 @@ def observe(window: FeedbackWindow, records: Records, plan: Plan, catalog: RampC
     Where only some batches were run to the end, each record counts for as many as it stands for, so that nothing
     depends on when more of them were. The bound is that of as many records of equal weight as say the same.
     """
-    exited, wrong = window.released()
+    exited, _ = window.released()
     weights = window.weights()
     replayed = replay(records, plan.thresholds, catalog, plan.active)
-    loss = float(np.average(wrong, weights=weights))
+    loss = _loss(window)
     equal = float(weights.sum() ** 2 / (weights**2).sum())  # Kish's effective number
     return Observed(
-        samples=len(wrong),
+        samples=len(exited),
         loss=loss,
         loss_upper=upper_bound(
             math.ceil(loss * equal - ROUNDING_SLACK), math.floor(equal + ROUNDING_SLACK), 1.0 - budget.confidence
@@ -258,41 +281,13 @@ def observe(window: FeedbackWindow, records: Records, plan: Plan, catalog: RampC
     )
 
 
-def tune_eased(
-    records: Records, catalog: RampCatalog, active: tuple[int, ...], budget: Budget, method: Method
-) -> tuple[Tuned, Replay]:
-    """Thresholds from the whole window, eased until the newest records do not contradict them.
-
-    The certificate holds when the window and what follows are alike; the newest records tell when they are not.
-    Easing steps back along the tuner's chain of configurations, from the boldest it accepted towards all closed. It
-    needs no fresh window, so it also is the first answer to an alarm.
-    """
-    tuned = tune(records, catalog, active, max_loss=budget.tuned_loss, method=method, confidence=budget.confidence)
-    if method is not Method.CERTIFIED:
-        return tuned, tuned.replay
-    thresholds = tuned.chain.thresholds[: tuned.step + 1]
-    possible = np.flatnonzero(uncontradicted(records, thresholds, budget.tuned_loss))
-    step = int(possible[-1]) if len(possible) else 0  # step 0 is all closed
-    eased = tuned.replay if step == tuned.step else replay(records, thresholds[step], catalog, active)
-    return tuned, eased
+def _loss(window: FeedbackWindow, newest: int | None = None) -> float:
+    """Share of what was released, as far as the newest records tell, that disagrees. There must be records."""
+    return float(np.average(window.released(newest)[1], weights=window.weights(newest)))
 
 
-def uncontradicted(records: Records, thresholds: Floats, loss: float) -> npt.NDArray[np.bool_]:
-    """[S] whether the newest records leave a loss of `loss` likely under each of S configurations [S, k]."""
-    fine = np.ones(len(thresholds), bool)
-    for count in RECENT:
-        if len(records) >= count:
-            fine &= chain_wrong(records.take(slice(-count, None)), thresholds) <= likely_most(count, loss)
-    return fine
-
-
-@lru_cache(maxsize=256)
-def likely_most(count: int, loss: float, level: float = RECENT_LEVEL) -> int:
-    """Smallest k with P[Bin(count, loss) <= k] >= level: more disagreements than this contradict that loss."""
-    k = 0
-    while k < count and tail(k, count, loss) < level:
-        k += 1
-    return k
+def _tune(records: Records, catalog: RampCatalog, active: tuple[int, ...], budget: Budget, method: Method) -> Eased:
+    return tune_eased(records, catalog, active, max_loss=budget.tuned_loss, method=method, confidence=budget.confidence)
 
 
 def _compare_sets(
@@ -302,30 +297,34 @@ def _compare_sets(
     budget: Budget,
     proposal: tuple[int, ...],
     method: Method,
-) -> Decision | None:
-    """The proposed set of ramps, when it saves enough more than the one in force on the records that know both."""
+) -> tuple[Decision, Eased] | tuple[None, None]:
+    """The proposed set of ramps, when it saves enough more than the one in force on the records that know both, or,
+    being part of it, when the ramps to drop are not worth their time."""
     both = tuple(sorted({*proposal, *plan.active}))
     known = window.over(both)
     if proposal == plan.active or len(known) < least_records(budget):
-        return None
+        return None, None
     now, then = (
-        tune_eased(known.columns([both.index(r) for r in ramps]), catalog, ramps, budget, method)[1].saving
+        _tune(known.columns([both.index(r) for r in ramps]), catalog, ramps, budget, method).replay.saving
         for ramps in (plan.active, proposal)
     )
-    if then - now <= WORTH_A_RAMP_CHANGE:
-        return None
-    tuned, eased = tune_eased(window.over(proposal), catalog, proposal, budget, method)
+    drops_only = set(proposal) < set(plan.active)
+    if set_worth(then, len(proposal)) - set_worth(now, len(plan.active)) <= (
+        0.0 if drops_only else WORTH_A_RAMP_CHANGE
+    ):
+        return None, None
+    eased = _tune(window.over(proposal), catalog, proposal, budget, method)
     names = ", ".join(catalog.layers[r] for r in proposal)
     message = f"ramps {names} save {then:.1%} where those in force save {now:.1%}, on {len(known)} records of both"
-    found = Plan.of(plan.revision, proposal, eased.thresholds, catalog.digest)
-    return Decision(Reason.RAMPS_ADJUSTED, f"{message}; {_tell(eased, tuned, budget)}", found)
+    found = Plan.of(plan.revision, proposal, eased.replay.thresholds, catalog.digest)
+    return Decision(Reason.RAMPS_ADJUSTED, f"{message}; {_tell(eased, budget)}", found), eased
 
 
 def _probe(
     records: Records, plan: Plan, catalog: RampCatalog, budget: Budget, memory: Memory, method: Method
 ) -> tuple[Decision | None, Memory]:
     """One step of trial and error: back to the best known plan, or another ramp, or nothing."""
-    _, eased = tune_eased(records, catalog, plan.active, budget, method)
+    eased = _tune(records, catalog, plan.active, budget, method).replay
     tuned = Plan.of(plan.revision, plan.active, eased.thresholds, catalog.digest)
     memory = _compare(memory, tuned, eased.saving)
     if memory.worse_periods >= PERIODS_WORSE and memory.best is not None and memory.best.active != plan.active:
@@ -351,10 +350,10 @@ def _compare(memory: Memory, plan: Plan, saving: float) -> Memory:
     return replace(memory, worse_periods=memory.worse_periods + 1 if worse else 0)
 
 
-def _tell(eased: Replay, tuned: Tuned, budget: Budget) -> str:
-    bound = ""
-    if tuned.upper_bound is not None:
-        bound = f", at most {tuned.upper_bound:.2%} with {budget.confidence:.0%} confidence"
+def _tell(found: Eased, budget: Budget) -> str:
+    eased, bound = found.replay, ""
+    if found.tuned.upper_bound is not None:
+        bound = f", at most {found.tuned.upper_bound:.2%} with {budget.confidence:.0%} confidence"
     return (
         f"thresholds {', '.join(f'{t:.4f}' for t in eased.thresholds)}: {eased.exit_rate:.1%} leave early, "
         f"saving {eased.saving:.1%}, loss {eased.loss:.2%} on {eased.n} records{bound}"

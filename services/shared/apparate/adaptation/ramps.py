@@ -21,9 +21,7 @@ from apparate.catalog import RampCatalog
 from apparate.feedback import Records
 from apparate.plan import Plan
 
-WORTH_ONE_MORE = (
-    0.002  # share of the pass that one more ramp must save: less is the window's noise, and every ramp costs
-)
+WORTH_ONE_MORE = 0.002  # share of the pass that each ramp must save: less is the window's noise, and every ramp costs
 EXHAUSTIVE_SETS = 150  # compare every set up to this many; more are searched by adding and exchanging ramps
 
 
@@ -147,9 +145,9 @@ def choose_ramps(
     """The set of ramps within the overhead budget that saves most on `records`, which know every candidate.
 
     The columns of `records` are the `candidates`, by default the catalog's feasible ramps. Sets are compared by the
-    saving that a sweep without polish finds for them at a loss of no more than `max_loss`: all sets when they are
-    few, else forward selection followed by exchanges of one ramp. At least one ramp is chosen, if any fits, for
-    without one there is no feedback. Raises ValueError for an empty window.
+    saving that a sweep without polish finds for them at a loss of no more than `max_loss`, less WORTH_ONE_MORE for each
+    ramp: all sets when they are few, else forward selection followed by exchanges of one ramp. At least one ramp is
+    chosen, if any fits, for without one there is no feedback. Raises ValueError for an empty window.
     """
     ramps = tuple(catalog.feasible() if candidates is None else candidates)
     check_window(records, ramps)
@@ -160,6 +158,11 @@ def choose_ramps(
     else:
         best = sets.exchange(sets.forward(most))
     return tuple(ramps[c] for c in best or ())
+
+
+def set_worth(saving: float, ramps: int) -> float:
+    """What so many ramps that save this share of the pass are worth, as a share of the pass."""
+    return saving - WORTH_ONE_MORE * ramps
 
 
 class _RampSets:
@@ -174,11 +177,13 @@ class _RampSets:
         self.ranked = RankedErrors.of(records)
         self.scored: dict[tuple[int, ...], float] = {}
 
-    def saving(self, columns: tuple[int, ...]) -> float:
-        """Share of the pass that the set saves on the window; minus infinity where it does not fit the budget."""
+    def worth(self, columns: tuple[int, ...]) -> float:
+        """What the set is worth on the window; minus infinity where it does not fit the budget."""
         if columns not in self.scored:
             active = [self.ramps[c] for c in columns]
-            self.scored[columns] = self._search(columns, active) if self.fits(active) else -np.inf
+            self.scored[columns] = (
+                set_worth(self._search(columns, active), len(active)) if self.fits(active) else -np.inf
+            )
         return self.scored[columns]
 
     def _search(self, columns: tuple[int, ...], active: Sequence[int]) -> float:
@@ -187,8 +192,8 @@ class _RampSets:
         return replay(records, ranked.thresholds(found.cuts), self.catalog, active).saving
 
     def best(self, sets: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
-        """The set that saves most; of equals the one with fewer, then shallower ramps. None when none fits."""
-        ranked = [(-self.saving(s), len(s), s) for s in sets]
+        """The set that is worth most; of equals the one with fewer, then shallower ramps. None when none fits."""
+        ranked = [(-self.worth(s), len(s), s) for s in sets]
         return min((r for r in ranked if r[0] < np.inf), default=(0.0, 0, None))[2]
 
     def forward(self, most: int) -> tuple[int, ...] | None:
@@ -196,20 +201,18 @@ class _RampSets:
         chosen: tuple[int, ...] | None = None
         while len(chosen or ()) < most:
             extended = self.best(_with(chosen or (), c) for c in self._others(chosen or ()))
-            if extended is None:
-                break
-            if chosen is not None and self.saving(extended) <= self.saving(chosen) + WORTH_ONE_MORE:
+            if extended is None or (chosen is not None and self.worth(extended) <= self.worth(chosen)):
                 break
             chosen = extended
         return chosen
 
     def exchange(self, chosen: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        """Exchange one ramp for another, or leave one out, for as long as that saves more."""
+        """Exchange one ramp for another, or leave one out, for as long as that is worth more."""
         while chosen:
             less = [tuple(c for c in chosen if c != out) for out in chosen]
             options = [s for s in less if s] + [_with(s, c) for s in less for c in self._others(chosen)]
             better = self.best(options)
-            if better is None or self.saving(better) <= self.saving(chosen):
+            if better is None or self.worth(better) <= self.worth(chosen):
                 return chosen
             chosen = better
         return chosen
