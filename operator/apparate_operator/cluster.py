@@ -142,14 +142,14 @@ class Cluster:
         newest: Json = max(found.get("items") or (), key=lambda one: str(one.get("lastTimestamp") or ""), default={})
         return str(newest.get("message", ""))
 
-    async def check_free(self, wanted: Apply, uid: str) -> None:
-        """Raises NameTaken when there is an object of that name that belongs to somebody else."""
+    async def check_free(self, wanted: Apply, uid: str) -> bool:
+        """Whether there is none of that name. Raises NameTaken when there is one that belongs to somebody else."""
         body = await self.get(wanted.kind, wanted.body["metadata"]["namespace"], wanted.name)
         if body is None:
-            return
+            return True
         owners = body["metadata"].get("ownerReferences") or []
         if any(owner.get("uid") == uid for owner in owners):
-            return
+            return False
         what, (own,) = f"{wanted.kind.name} {wanted.name}", wanted.body["metadata"]["ownerReferences"]
         if any((owner.get("kind"), owner.get("name")) == (own["kind"], own["name"]) for owner in owners):
             raise NameNotFreeYet(f"{what} is of a model of this name that was deleted, and goes by itself; waited for")

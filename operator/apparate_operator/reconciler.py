@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from apparate.contract.conditions import Reason
 from apparate.contract.labels import PREPARE, owner
 from apparate.contract.resource import EarlyExitModel
+from apparate.contract.revision import revision
 from apparate.contract.shape import problem_of
 from apparate.service.kube import FORBIDDEN, NOT_FOUND, KubeError
 from apparate.service.telemetry import get_logger
@@ -19,6 +20,7 @@ from apparate_operator.conditions import Told, Verdict, unreadable
 from apparate_operator.kinds import APPLIED, AUTOSCALER, CLAIM, CONFIG_MAP, JOB, MODEL, Json, Kind
 from apparate_operator.lifecycle import Apply, Step, next_step
 from apparate_operator.manifests.common import Environment, labels
+from apparate_operator.manifests.prepare import catalog_name
 from apparate_operator.mending import Mender
 from apparate_operator.observed import Observed, annotation, observe
 from apparate_operator.preparation import POD_WITHIN_S
@@ -119,8 +121,7 @@ class Reconciler:
 
     async def _apply(self, one: Apply, model: EarlyExitModel, *, fresh: bool) -> None:
         uid = model.metadata.uid
-        if fresh:
-            await self._cluster.check_free(one, uid)
+        free = fresh and await self._cluster.check_free(one, uid)
         self._must_lead()
         try:
             written = await self._cluster.apply(one)
@@ -134,6 +135,20 @@ class Reconciler:
         self._store.put(one.kind, written)
         self._marks[uid, one.kind, one.name] = _mark(one.kind, written)
         log.info("applied", namespace=written["metadata"]["namespace"], kind=one.kind.name, name=one.name)
+        if free and one.kind is CLAIM:
+            await self._prepare_again(model, one.name)
+
+    async def _prepare_again(self, model: EarlyExitModel, claim: str) -> None:
+        """A claim that was made just now is empty: a catalog tells of one that somebody deleted. Raises Outdated."""
+        name = catalog_name(model, revision(model.spec))
+        body = self._store.of(model.metadata.uid).get((CONFIG_MAP, name))
+        if body is None or "catalog" not in body:
+            return
+        await self._cluster.delete(CONFIG_MAP, model.metadata.namespace, name, body["metadata"]["uid"])
+        self._store.drop(CONFIG_MAP, body)
+        text = f"{CLAIM.name} {claim} was gone with what was prepared: it was made anew, the model is prepared again"
+        await self._tell(model, Told("Warning", "StorageLost", text))
+        raise Outdated
 
     async def _tie(self, model: EarlyExitModel, kind: Kind, body: Json) -> Verdict | None:
         """Give a Job or a catalog back to its model; what the API refused, say because it has another owner now."""

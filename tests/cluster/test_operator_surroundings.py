@@ -61,3 +61,20 @@ def test_a_model_that_is_deleted_and_made_again_at_once_waits_for_what_goes_and_
         hand.edit(claim, {"op": "replace", "path": "/metadata/finalizers", "value": []})
         eventually(lambda: hand.jobs(), within=40)  # well before what was refused is tried again
         assert "ReconcileFailed" not in dict(hand.events())
+
+
+def test_a_claim_that_somebody_deleted_is_made_anew_and_what_was_in_it_is_prepared_again(
+    control_plane: kube.Cluster, hand: Hand
+):
+    with an_operator(control_plane, hand.namespace, resync_seconds="2"):
+        hand.serve(a_body())
+        catalog = hand.get()["status"]["catalog"]["configMap"]
+        before = hand.read("pvc/resnet-prepared")["metadata"]["uid"]
+        hand.core.delete_namespaced_persistent_volume_claim("resnet-prepared", hand.namespace)
+        message = eventually(lambda: dict(hand.events()).get("StorageLost"), within=40)
+        assert "resnet-prepared was gone" in message
+        assert hand.read("pvc/resnet-prepared")["metadata"]["uid"] != before
+        assert f"configmap/{catalog}" not in hand.leftovers()
+        hand.is_reason("Prepared", "Preparing")
+        hand.prepare()
+        hand.is_reason("Prepared", "Prepared")
