@@ -24,8 +24,7 @@ demo: setup ## Serve a real model plain and with early exits on the same traffic
 
 test: lint test-tools ## Lint, then all tests; those with real pods where they can run (ARGS="-k redis")
 	@tools/dev/test_e2e.sh $(ARGS)
-	$(PYTEST) -m "$(HERE)" tests/integration $(ARGS) || [ $$? = 5 ] # 5: ARGS selects none of these
-	$(PYTEST) $(SHARED) -m "$(HERE)" tests/drift tests/golden tests/unit tests/conformance tests/cluster $(ARGS)
+	$(PYTEST) $(SHARED) -m "$(HERE)" $(addprefix tests/,integration cluster conformance unit drift golden) $(ARGS)
 
 test-unit: setup ## Unit tests only: no process, no network
 	$(PYTEST) tests/unit $(ARGS)
