@@ -104,6 +104,16 @@ def test_the_alarm_is_quiet_below_the_budget():
     assert alarms <= 2
 
 
+def test_at_a_loss_of_the_whole_budget_false_alarms_are_more_than_a_thousand_answers_apart():
+    rng = np.random.default_rng(9)
+    monitor, alarms = LossMonitor(0.01), 0
+    for _ in range(4000):
+        if monitor.observe(rng.random(50) < 0.01):
+            alarms += 1
+            monitor.reset()
+    assert 1 <= alarms <= 200
+
+
 def test_a_new_plan_ends_the_alarm_and_not_the_debt():
     guard = Guard(0.01)
     guard.observe(np.zeros(1000, bool))

@@ -52,6 +52,9 @@ class LossMonitor:
 
     Each answer moves every wealth W to max(W, 1) * (1 + b * (x - budget)), x = 1 for an early answer that disagrees
     with the model's own. The alarm is raised when their mean reaches ALARM_LEVEL, and stays until `reset`.
+    Where every answer, whatever came before it, is wrong with no more probability than `budget`, ALARM_LEVEL answers or
+    more come before an alarm on average. A burst is not such traffic: a few hard frames of a video in a row raise one
+    at any mean loss, and rightly, for nobody knows then how long they go on.
     A budget too large for the standard bets has one of its own, so that no wealth can become negative.
     """
 
