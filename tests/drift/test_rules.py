@@ -1,11 +1,10 @@
-"""Rules that hold for the whole repository: packaging, import law, lock file, descriptions, metric names, docs."""
+"""Rules that hold for the whole repository: packaging, import law, lock file, descriptions, metric names."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +13,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from apparate.cli.main import SUBCOMMANDS
 from apparate.contract.conditions import Reason
-from apparate.contract.document import parse_documents
 from apparate.contract.metrics import METRICS, Metric
 from apparate.contract.resource import EarlyExitModel
 
@@ -90,87 +87,7 @@ def test_metric_names_follow_the_rule(metric: Metric) -> None:
     assert bool(metric.buckets) == (metric.kind == "histogram")
 
 
-def commands(text: str, program: str) -> set[str]:
-    """Words that follow `program` at the start of a line of a code block, or in inline code."""
-    blocks = re.findall(r"```(?:sh|bash|console)?\n(.*?)```", text, re.DOTALL)
-    lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
-    lines += re.findall(r"`([^`\n]+)`", text)
-    said = (re.match(rf"(?:\S*/)?{program} (?:-\S+ )*([a-z0-9-]+)", line) for line in lines)
-    return {match[1] for match in said if match}
-
-
-PAGES = [ROOT / "README.md", ROOT / "charts/apparate/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-
-def name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_subcommand_in_the_docs_exists(page: Path) -> None:
-    assert commands(page.read_text(), "apparate") <= set(SUBCOMMANDS)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_make_target_in_the_docs_exists(page: Path) -> None:
-    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert commands(page.read_text(), "make") <= targets
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_relative_link_in_the_docs_leads_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)", prose(page))
-    assert [link for link in links if not leads_somewhere(page, link)] == []
-
-
-def test_every_page_can_be_reached_from_the_readme() -> None:
-    reached, todo = set(), [ROOT / "README.md"]
-    while todo:
-        page = todo.pop()
-        if page.is_dir():
-            todo += page.glob("*.md")
-        elif page.suffix == ".md" and page not in reached:
-            reached.add(page)
-            links = re.findall(r"\]\((?!https?:|mailto:)([^)#\s]+)", prose(page))
-            todo += [(page.parent / link).resolve() for link in links]
-    pages = {page for page in tracked(".md") if page.is_relative_to(ROOT / "docs")}
-    assert [name(page) for page in sorted(pages - reached)] == []
-
-
-def prose(page: Path) -> str:
-    """A page without its code."""
-    return re.sub(r"```.*?```|`[^`\n]+`", "", page.read_text(), flags=re.DOTALL)
-
-
-def leads_somewhere(page: Path, link: str) -> bool:
-    """Whether a link's file is there, and the heading in it when the link names one."""
-    file, _, heading = link.partition("#")
-    target = (page.parent / file) if file else page
-    return target.exists() and (not heading or heading in headings(target))
-
-
-def headings(page: Path) -> set[str]:
-    """What links may name in a page: its headings, in small letters, words joined by hyphens."""
-    lines = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
-
-
 def test_every_make_target_has_a_help_line() -> None:
     makefile = (ROOT / "Makefile").read_text()
     phony = set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split())  # type: ignore[index]
     assert phony == set(re.findall(r"^([a-z0-9-]+):[^\n]*## ", makefile, re.MULTILINE))
-
-
-def documents(page: Path) -> list[str]:
-    blocks = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
-    return [text for text in map(textwrap.dedent, blocks) if "kind: EarlyExitModel" in text]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_document_in_the_docs_is_valid(page: Path) -> None:
-    for text in documents(page):
-        assert parse_documents(text, origin=page.name, base=ROOT)
-
-
-def test_the_readme_has_a_document() -> None:
-    assert documents(ROOT / "README.md")

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "quickstart.md"
-BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+from support.pages import to_run
+
+PAGE = "docs/quickstart.md"
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -22,7 +23,7 @@ def own_network() -> list[str]:
 
 
 def test_every_command_of_the_quickstart_does_what_it_says(tmp_path: Path) -> None:
-    blocks = BLOCK.findall(PAGE.read_text())
+    blocks = [block.run for block in to_run(PAGE, "bash")]
     assert len(blocks) >= 5
     script = "set -euo pipefail\ntrap 'kill -INT $(jobs -p) 2>/dev/null || true' EXIT\nset -m\n" + "\n".join(blocks)
     bin_folder = Path(sys.executable).parent
