@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,6 +129,39 @@ def test_what_somebody_deletes_or_changes_is_mended(hand: Hand, operator: Runnin
     eventually(lambda: any(one.startswith("service/") for one in hand.leftovers()), within=20)
     hand.cluster.kubectl("scale", "-n", hand.namespace, "--replicas=4", "deployment/resnet-worker")
     eventually(lambda: hand.deployment().spec.replicas == 1, within=20)
+
+
+def test_a_status_that_somebody_edited_is_put_right(hand: Hand, operator: RunningOperator):
+    hand.serve(a_body())
+    before = hand.get()["status"]
+    place = (*hand._place(), "resnet")
+    for edit in ({"readyReplicas": 7}, {"observedGeneration": 99}, {"catalog": None}, {"conditions": []}):
+        hand.models.patch_namespaced_custom_object_status(*place, {"status": edit})
+        eventually(lambda: plainly(hand.get()["status"]) == plainly(before), within=20)
+    hand.models.replace_namespaced_custom_object_status(*place, hand.get() | {"status": {}})
+    eventually(lambda: plainly(hand.get().get("status", {})) == plainly(before), within=20)
+
+
+def plainly(status: dict[str, Any]) -> dict[str, Any]:
+    """A status without the times of its conditions."""
+    conditions = [{**one, "lastTransitionTime": ""} for one in status.get("conditions", ())]
+    return status | {"conditions": conditions}
+
+
+def test_two_models_of_one_name_do_not_touch_each_other(hand: Hand, operator: RunningOperator):
+    with hand.cluster.namespace() as another:
+        other = Hand(hand.cluster, another)
+        hand.serve(a_body())
+        other.serve(a_body(model={"source": "pvc://models/other.safetensors"}))
+        revisions = {one.deployment().metadata.annotations["apparate.dev/revision"] for one in (hand, other)}
+        assert len(revisions) == 2
+        before = hand.leftovers()
+        other.delete()
+        eventually(lambda: f'namespace="{another}"' not in operator.metrics(), within=20)
+        resynced(operator)
+        assert hand.leftovers() == before
+        assert hand.condition("Ready")[0] == "True"
+        assert f'model="resnet",namespace="{hand.namespace}"' in operator.metrics()
 
 
 def test_an_object_of_somebody_else_is_never_taken_over(hand: Hand, operator: RunningOperator):
