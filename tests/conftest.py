@@ -19,12 +19,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests share few c
 
 from apparate.service.redis_server import NoRedisServer, find
 from apparate_cluster import prometheus
-from support import browser, kube, node, second_try
+from support import browser, cxx, kube, node, second_try
 from support.redis import RedisServer, a_redis_server
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no reason to fail
 hypothesis.settings.load_profile("untimed")
-TIERS = ("redis", "prometheus", "browser", "cluster", "e2e", "gpu", "conformance", "fuzz")
+TIERS = ("redis", "prometheus", "browser", "compiler", "cluster", "e2e", "gpu", "conformance", "fuzz")
 CLIENTS = ("schemathesis", "tritonclient")
 REQUIRED = frozenset(filter(None, os.environ.get("EEM_TEST_REQUIRE", "").split(",")))
 
@@ -40,6 +40,8 @@ def missing(tier: str) -> str:
         return prometheus.missing()
     if tier == "browser":
         return browser.missing()
+    if tier == "compiler":
+        return cxx.missing()
     if tier == "gpu":
         import torch
 

@@ -16,7 +16,6 @@ from apparate.plan import Plan
 from apparate_worker.model.onnx_model import OnnxModel
 from apparate_worker.model.store import PreparedModel, load_prepared
 from apparate_worker.prepare import prepare
-from apparate_worker.prepare.compiling import compiler
 from support.eventually import eventually_async
 from support.infer import client
 from support.models import a_worker, filled, only
@@ -65,8 +64,6 @@ async def test_answers_are_the_sources_and_leave_early_once_a_plan_opens_an_exit
 @pytest.fixture(scope="module")
 def native(tmp_path_factory: pytest.TempPathFactory) -> tuple[Document, nn.Module]:
     """A model whose segments are native code, and what it was made from."""
-    if not compiler(CPU):
-        pytest.skip("no C++ compiler (g++ or clang++), which torch.compile needs")
     folder, source = tmp_path_factory.mktemp("native"), seeded(Residual(blocks=1))
     serving = {"maxBatch": 4, "device": "cpu", "backend": "compile"}
     document = write_model(folder, source, {"pixels": pixels(96)}, [IMAGE], arguments="blocks=1", serving=serving)
@@ -88,6 +85,7 @@ def loaded(
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.compiler
 def test_native_code_answers_any_number_of_rows_as_the_source_does(
     native: tuple[Document, nn.Module], loaded: PreparedModel
 ):
@@ -101,6 +99,7 @@ def test_native_code_answers_any_number_of_rows_as_the_source_does(
         assert found.argmax(1).tolist() == expected.argmax(1).tolist()
 
 
+@pytest.mark.compiler
 async def test_a_worker_loads_native_code_without_compiling_it_again(loaded: PreparedModel):
     images = pixels(4, seed=9)
     async with a_worker(loaded) as (worker, http, _), client(http) as c:
