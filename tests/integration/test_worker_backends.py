@@ -86,6 +86,7 @@ def loaded(
 
 
 @pytest.mark.compiler
+@pytest.mark.timeout(600)  # compiling takes half a minute, and longer where others compute
 def test_native_code_answers_any_number_of_rows_as_the_source_does(
     native: tuple[Document, nn.Module], loaded: PreparedModel
 ):
@@ -100,6 +101,7 @@ def test_native_code_answers_any_number_of_rows_as_the_source_does(
 
 
 @pytest.mark.compiler
+@pytest.mark.timeout(600)  # compiling takes half a minute, and longer where others compute
 async def test_a_worker_loads_native_code_without_compiling_it_again(loaded: PreparedModel):
     images = pixels(4, seed=9)
     async with a_worker(loaded) as (worker, http, _), client(http) as c:
