@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from apparate_cluster import binaries
 from support.helm import Helm
 
 ROOT = Path(__file__).resolve().parents[2]
-HELM = ROOT / ".cache" / "cluster" / "bin" / "helm"
+TOOLS = Path(".cache/cluster/bin")
 IN_REPOSITORY = ("services/shared", "services/worker", "services/controller", "operator", "proto", "tools/demo")
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]  # helm is a tool of that tier
 
@@ -33,8 +34,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     git(ROOT, "clone", "--quiet", str(ROOT), str(folder))
     (folder / ".git" / "info" / "exclude").write_text(".venv\n.cache\n")
     (folder / ".venv").symlink_to(ROOT / ".venv")
-    (folder / ".cache" / "cluster").mkdir(parents=True)
-    (folder / ".cache" / "cluster" / "bin").symlink_to(HELM.parent)
+    binaries.link_into(folder / TOOLS)
     return folder
 
 
@@ -78,8 +78,8 @@ def test_the_wheel_has_every_file_of_its_packages_and_runs(made: Path, clone: Pa
     assert str(tmp_path) in told and made.name in told
 
 
-def test_the_chart_is_rendered_with_images_of_its_version(made: Path) -> None:
-    objects = Helm(HELM).template(chart=made / f"apparate-{made.name}.tgz")
+def test_the_chart_is_rendered_with_images_of_its_version(made: Path, clone: Path) -> None:
+    objects = Helm(clone / TOOLS / "helm").template(chart=made / f"apparate-{made.name}.tgz")
     assert {"Deployment", "CustomResourceDefinition"} <= {one["kind"] for one in objects}
     assert f":{made.name}" in yaml.safe_dump([one for one in objects if one["kind"] == "Deployment"])
 
