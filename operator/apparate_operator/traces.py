@@ -52,7 +52,7 @@ class ReconcileTraces:
             "apparate.written": ", ".join(written),
         }
         now = time.monotonic()
-        self._tracing.linked("reconcile", (), began, now, told | _of(body or {}), error=error)
+        self._tracing.linked("reconcile", (), began, now, {**told, **_of(body or {})}, error=error)
 
 
 def _of(body: Json) -> Mapping[str, Value]:
