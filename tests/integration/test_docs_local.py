@@ -186,7 +186,7 @@ def test_a_served_model_is_watched_and_checked_as_a_page_says(
 def test_commands_in_sentences_work_on_a_model_that_is_served(
     desks: dict[str, Desk], at_controller: LocalStack
 ) -> None:
-    given = {"MODEL": "mymodel", "NAME": "mymodel"}
+    given = dict.fromkeys(("MODEL", "NAME", "person"), "mymodel")
     found = {text for page in PAGES for text in spans(page) if text.startswith("apparate ") and is_command(text)}
     wanted = [text for text in sorted(found) if len(text.split()) > 2 and not text.startswith(NOT_HERE)]
     assert len(wanted) >= 4
