@@ -170,7 +170,12 @@ CONTROLLER: tuple[Metric, ...] = (
     ),
     Metric("apparate_feedback_pending_entries", "gauge", "Stream entries read and not yet acked.", _MODEL),
     Metric("apparate_feedback_stream_entries", "gauge", "Entries in the feedback stream.", _MODEL),
-    Metric("apparate_decisions", "counter", "Decisions, by reason; those that end in ByHand are people's.", (*_MODEL, "reason")),
+    Metric(
+        "apparate_decisions",
+        "counter",
+        "Decisions, by reason; those that end in ByHand are people's.",
+        (*_MODEL, "reason"),
+    ),
     Metric("apparate_decision_seconds", "histogram", "Time to take a decision.", _MODEL, LATENCY_S),
     Metric("apparate_published_plan_revision", "gauge", "Revision of the plan in force.", _MODEL),
     Metric("apparate_active_ramps", "gauge", "Ramps of the plan in force.", _MODEL),
