@@ -91,6 +91,13 @@ def test_its_runbook_has_every_part(alert: str) -> None:
     assert [part for part in SECTIONS if part not in text] == []
 
 
+@pytest.mark.parametrize("alert", ALERTS)
+def test_a_runbook_with_commands_for_a_cluster_says_how_they_are_typed_in_local_mode(alert: str) -> None:
+    text = (ROOT / f"docs/runbooks/{alert}.md").read_text()
+    said = "In local mode leave away `kubectl` and `--namespace NAMESPACE`" in text.partition("**Meaning.**")[0]
+    assert said == ("kubectl apparate" in text)
+
+
 def test_every_runbook_has_an_alert() -> None:
     pages = {path.stem for path in (ROOT / "docs/runbooks").glob("*.md")} - {"index"}
     assert pages == set(ALERTS)

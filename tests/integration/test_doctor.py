@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 import redis
 
+from apparate.cli import doctor
 from apparate.cli.main import run
 
 pytestmark = pytest.mark.redis
@@ -121,7 +122,7 @@ class Stale(Unready):
 
     def do_GET(self) -> None:
         name = self.path.rpartition("/")[2]
-        plan = {"revision": 2, "ramps": [{"ramp": 0}]}
+        plan = {"revision": 2, "ramps": [{"ramp": 0, "threshold": 0.2}]}
         view = {"namespace": "default", "name": name, "plan": plan, "reason": "so it is", **self.models.get(name, {})}
         listed = [{"namespace": "default", "name": one} for one in self.models]
         answers = {"/readyz": {"status": "ok", "problems": {}}, "/v1/models": {"models": listed}}
@@ -132,8 +133,9 @@ class Stale(Unready):
 
 @pytest.mark.parametrize("address", [Stale], indirect=True)
 def test_models_without_workers_or_with_workers_that_refuse_are_faults(
-    address: str, capsys: pytest.CaptureFixture[str]
+    address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(doctor, "SETTLE_S", 0.1)
     status, found = looked(["--url", address], capsys)
     assert status == 1
     assert {
@@ -145,3 +147,47 @@ def test_models_without_workers_or_with_workers_that_refuse_are_faults(
         "well": "ok",
     }
     assert "another catalog" in found["model default/refusing"][1]
+
+
+class JustServed(Stale):
+    """A controller that hears of its worker only when it has been asked twice, and that is paused."""
+
+    asked: ClassVar[list[str]] = []
+
+    @property
+    def models(self) -> dict[str, Any]:  # type: ignore[override]
+        if self.path.endswith("/new"):
+            self.asked.append(self.path)
+        workers = 1 if len(self.asked) > 2 else 0
+        paused = {"paused": True, "pausedSince": "2026-01-01T00:00:00Z", "pausedBy": "alice"}
+        decisions = [{"reason": "Unchanged", "message": "thresholds stay"}]
+        return {"new": {"delivery": {"workers": workers, "updatedWorkers": workers}, "decisions": decisions, **paused}}
+
+
+@pytest.mark.parametrize("address", [JustServed], indirect=True)
+def test_a_worker_that_has_just_started_is_waited_for_and_a_pause_is_no_fault(
+    address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    JustServed.asked.clear()
+    monkeypatch.setattr(doctor, "SETTLE_S", 60.0)
+    status, found = looked(["--url", address], capsys)
+    verdict, told = found["model default/new"]
+    assert (status, verdict) == (0, "warn")
+    assert told.startswith("paused since 2026-01-01T00:00:00Z, by alice; 1 workers on plan revision 2")
+
+
+class Worker(Unready):
+    """A worker, whose port was given for the controller's."""
+
+    status, answer = 404, {"error": "there is nothing at /readyz"}
+
+
+@pytest.mark.parametrize("address", [Worker], indirect=True)
+def test_an_address_that_is_no_controller_is_told_by_doctor_and_status(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, found = looked(["--url", address], capsys)
+    assert (status, found["controller"][0]) == (1, "fail")
+    assert run(["status", "--url", address]) == 1
+    for told in (found["controller"][1], capsys.readouterr().err):
+        assert "answers 404 and is no controller, perhaps a worker: `apparate serve` prints" in told

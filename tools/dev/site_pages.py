@@ -24,7 +24,9 @@ def alerts_page() -> str:
     ]
     return (
         "# Runbooks\n\nOne page for each alert: what it means, what it costs users, what to look at, what to do, how "
-        "to silence it. `critical` wakes somebody, `warning` can wait for the day.\n\n"
+        "to silence it. `critical` wakes somebody, `warning` can wait for the day.\n\nIn local mode leave away "
+        "`kubectl` and `--namespace NAMESPACE` from the commands: `kubectl apparate status` is `apparate status` "
+        "there. `apparate doctor` names the page that a fault belongs to.\n\n"
         + table(("alert", "severity", "in a sentence"), rows)
     )
 

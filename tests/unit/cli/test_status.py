@@ -108,6 +108,11 @@ def test_a_paused_model_says_since_when_and_by_whom_beside_live_figures() -> Non
     assert second == "Tuned: one ramp opens"
 
 
+def test_a_resumed_model_says_so_beside_why_its_plan_is_what_it_is() -> None:
+    resumed = {**MODEL, "decisions": [{"reason": "ResumedByHand", "message": "goes on"}, *MODEL["decisions"]]}
+    assert list(news(resumed)) == ["ResumedByHand: goes on", "Tuned: one ramp opens"]
+
+
 def test_zeros_that_nobody_saw_are_not_shown() -> None:
     nothing = {**MODEL, "observed": {"samples": 0, "exitRate": 0.0, "loss": 0.0, "saving": 0.0}}
     assert row(nothing)[4:8] == ("", "", "1.3 %", "")
@@ -196,6 +201,15 @@ def test_rollback_asks_the_controller_and_tells_the_new_revision(url: str, capsy
     assert run(["rollback", "vision", "4", "--url", url]) == 0
     assert asked == [("POST", "/v1/models/default/vision/rollback", {"revision": 4, "by": asker()})]
     assert "revision 4 is in force again, as 8" in capsys.readouterr().out
+
+
+def test_rollback_without_a_revision_names_those_there_are_and_where_to_look(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["rollback", "vision", "--url", url]) == 2
+    told = capsys.readouterr().err
+    assert "REVISION is missing; of default/vision there are: 4; `apparate plan vision` says" in told
+    assert asked == []
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from apparate.cli.errors import BAD_INPUT, CommandError
 from apparate.cli.output import Format, Output, show
 from apparate.cli.places import choose
 from apparate.cli.tables import table
@@ -83,7 +84,12 @@ def _show_pause(target: Target, name: str, paused: bool, output: Format) -> None
 def rollback_command(
     ctx: typer.Context,
     name: Name,
-    revision: Annotated[int, typer.Argument(min=1, help="Of a plan that `apparate plan NAME` lists.")],
+    revision: Annotated[
+        int | None,
+        typer.Argument(
+            min=1, metavar="REVISION", show_default=False, help="Required: that of a plan which `apparate plan` lists."
+        ),
+    ] = None,
     url: Url = "",
     namespace: Namespace = "",
     context: Context = "",
@@ -93,6 +99,10 @@ def rollback_command(
     """Put an earlier plan in force again, under a new revision. Adaptation goes on from it: pause first to keep it."""
     target = choose(ctx, url, namespace, context, kubeconfig)
     one = target.view(name)
+    if revision is None:
+        known = ", ".join(str(plan["revision"]) for plan in target.plans(key_of(one))) or "none yet"
+        told = f"`{ctx.find_root().info_name} plan {name}` says what was seen of each"
+        raise CommandError(f"REVISION is missing; of {key_of(one)} there are: {known}; {told}", BAD_INPUT)
     plan = target.roll_back(key_of(one), revision)
     said = f"{key_of(one)}: plan revision {revision} is in force again, as {plan['revision']}"
     show(plan, output, lambda: print(said))

@@ -16,17 +16,21 @@ from typing import Annotated
 import typer
 
 from apparate.cli.doctor_cluster import of_the_cluster
+from apparate.cli.doctor_models import locally, of_model
 from apparate.cli.errors import FAILED, CommandError
-from apparate.cli.findings import FAIL, OK, SKEW_S, WARN, Found, of_readiness
+from apparate.cli.findings import FAIL, OK, SKEW_S, WARN, Found, of_readiness, runbook
 from apparate.cli.output import Format, Output, show
 from apparate.cli.places import in_cluster
 from apparate.cli.progress import working
-from apparate.cli.status import news
+from apparate.cli.status import troubles, why
 from apparate.cli.tables import table
 from apparate.cli.target import DEFAULT_URL, Context, Json, Kubeconfig, Namespace, Url, key_of
-from apparate.cli.target_local import LocalTarget
+from apparate.cli.target_local import NO_CONTROLLER, LocalTarget
+from apparate.contract.stream import HEARTBEAT_INTERVAL_S
 
 TIMEOUT_S = 5.0
+SETTLE_S = 2 * HEARTBEAT_INTERVAL_S + 1.0  # a heartbeat may be missed; the controller looks for them every second
+LOOK_AGAIN_S = 0.25
 
 
 def doctor_command(
@@ -83,7 +87,7 @@ def of_the_controller(url: str) -> Iterator[Found]:
         with error:
             body = _json(error.read())
         if "problems" not in body:
-            yield Found("controller", FAIL, f"{url} answers {error.code}", "is that a controller? (--url)")
+            yield Found("controller", FAIL, f"{url} answers {error.code} and is {NO_CONTROLLER}")
             return
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
@@ -96,26 +100,50 @@ def of_the_controller(url: str) -> Iterator[Found]:
 
 
 def of_models(url: str) -> Iterator[Found]:
-    """Whether each model has live workers that run its plan, and feedback that can be used."""
+    """Whether each model has live workers that run its plan, and what it does for its budget."""
     try:
-        models = LocalTarget(url).views()
+        models = _settled(LocalTarget(url))
     except CommandError as error:
         yield Found("models", WARN, str(error))
         return
     for one in models:
-        name, delivery = f"model {key_of(one)}", one.get("delivery") or {}
-        workers, on_it = delivery.get("workers", 0), delivery.get("updatedWorkers", 0)
-        told = list(news(one))
-        if not workers:
-            yield Found(name, FAIL, "no live worker", "look at the log of `apparate serve`")
-        elif len(told) > 1:
-            yield Found(name, FAIL, "; ".join(told[1:]), "restart its workers")
+        name, (workers, on_it) = f"model {key_of(one)}", _delivery(one)
+        wrong = list(troubles(one))
+        if not one.get("ready", True):
+            yield Found(name, FAIL, f"not adapted: {one.get('reason', '')}", "look at the log of `apparate serve`")
+        elif not workers:
+            told = f"no live worker for {SETTLE_S:g} s"
+            yield Found(name, FAIL, told, "look at the log of `apparate serve`")
+        elif wrong:
+            yield Found(name, FAIL, "; ".join(wrong), "restart its workers")
         elif on_it < workers:
-            yield Found(name, WARN, f"{on_it} of {workers} workers run the plan in force", "wait a few seconds")
-        elif not one["plan"].get("ramps"):
-            yield Found(name, WARN, told[0], "docs/runbooks/ApparateNoExits.md")
+            told = f"{on_it} of {workers} workers run the plan in force"
+            yield Found(name, WARN, told, runbook("ApparatePlanNotDelivered"))
         else:
-            yield Found(name, OK, f"{workers} workers on plan revision {one['plan']['revision']}; {told[0]}")
+            well = f"{workers} workers on plan revision {one['plan']['revision']}; {why(one)}"
+            yield of_model(one, well, locally(url))
+
+
+def _settled(target: LocalTarget) -> list[Json]:
+    """All models, as soon as workers that have just started are heard of and a new plan has reached them all."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        models = target.views()
+        if time.monotonic() > deadline or not any(map(_on_the_way, models)):
+            return models
+        time.sleep(LOOK_AGAIN_S)
+
+
+def _on_the_way(one: Json) -> bool:
+    """Whether another look in a moment may find what this one lacks."""
+    workers, on_it = _delivery(one)
+    return one.get("ready", True) and (not workers or on_it < workers) and not any(troubles(one))
+
+
+def _delivery(one: Json) -> tuple[int, int]:
+    """Live workers, and those of them that run the plan in force."""
+    told = one.get("delivery") or {}
+    return told.get("workers", 0), told.get("updatedWorkers", 0)
 
 
 def of_clock(where: str, date: str, began: float, ended: float) -> Iterator[Found]:

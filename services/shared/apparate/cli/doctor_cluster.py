@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from apparate.cli.doctor_models import in_a_cluster, of_model
 from apparate.cli.errors import CommandError
 from apparate.cli.findings import FAIL, OK, SKEW_S, WARN, Found, of_readiness
+from apparate.cli.status import why
 from apparate.cli.target import Json, key_of
 from apparate.cli.target_cluster import OR_LOCAL, ClusterTarget
 from apparate.contract.definition import NAME, PATH, lacking
@@ -222,6 +224,6 @@ def _models(target: ClusterTarget) -> Iterator[Found]:
             told = "; ".join(f"{c['type']}: {c['reason']}: {c.get('message', '')}" for c in wrong)
             yield Found(f"model {key_of(one)}", FAIL, told, f"kubectl describe eem {one['name']} -n {one['namespace']}")
         else:
-            yield Found(f"model {key_of(one)}", OK, f"plan revision {one['plan']['revision']}")
+            yield of_model(one, f"plan revision {one['plan']['revision']}; {why(one)}", in_a_cluster)
     if not models:
         yield Found("models", OK, "there are none yet")

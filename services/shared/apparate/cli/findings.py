@@ -23,6 +23,11 @@ class Found:
     """What to do about it."""
 
 
+def runbook(alert: str) -> str:
+    """Where the documentation says what to do about what an alert tells, too."""
+    return f"the documentation, Runbooks, {alert} (docs/runbooks/{alert}.md)"
+
+
 def of_readiness(body: Json) -> Iterator[Found]:
     """What a controller's /readyz says."""
     problems = body.get("problems") or {}

@@ -56,7 +56,7 @@ def row(one: dict[str, Any]) -> tuple[str, ...]:
         per_cent(observed.get("loss")),
         per_cent((one.get("budget") or {}).get("accuracyLoss")),
         per_cent(observed.get("saving")),
-        f"{window.get('records', 0)}/{window.get('size', 0)}" if window else "",
+        f"{window['records']}/{window.get('size', 0)}" if "records" in window else "",
     )
 
 
@@ -74,13 +74,25 @@ def why(one: dict[str, Any]) -> str:
     return str(one.get("reason") or "no decision since its controller began")
 
 
+def paused(one: dict[str, Any]) -> str:
+    """Since when and by whom a model is paused."""
+    since = f" since {one['pausedSince']}" if one.get("pausedSince") else ""
+    return f"paused{since}" + (f", by {one['pausedBy']}" if one.get("pausedBy") else "")
+
+
 def news(one: dict[str, Any]) -> Iterator[str]:
-    """Why the plan is what it is, and what is not as one would wish."""
+    """What people did last about the plan, why it is what it is, and what is not as one would wish."""
+    last = next(iter(one.get("decisions") or ()), None)
     if one.get("paused"):
-        since = f" since {one['pausedSince']}" if one.get("pausedSince") else ""
-        by = f", by {one['pausedBy']}" if one.get("pausedBy") else ""
-        yield f"paused{since}{by}: the plan stays as it is, what is observed goes on; `apparate resume` ends it"
+        yield f"{paused(one)}: the plan stays as it is, what is observed goes on; `apparate resume` ends it"
+    elif last is not None and last["reason"] in OF_PAUSING:
+        yield f"{last['reason']}: {last['message']}"
     yield why(one)
+    yield from troubles(one)
+
+
+def troubles(one: dict[str, Any]) -> Iterator[str]:
+    """What is not as one would wish of a model."""
     for worker in one.get("workers", []):
         if worker.get("refused"):
             yield f"{worker['name']} refuses plan revision {worker.get('refusedRevision', 0)}: {worker['refused']}"

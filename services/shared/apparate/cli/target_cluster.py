@@ -158,7 +158,7 @@ class ClusterTarget:
 def described(thing: Json) -> Json:
     """An object in the words of the controller's HTTP API, as far as its status tells."""
     from apparate.contract.pause import said_by
-    from apparate.contract.resource import Budget
+    from apparate.contract.resource import Adaptation, Budget
 
     meta, spec, status = thing["metadata"], thing.get("spec", {}), thing.get("status") or {}
     pause, budget = said_by(thing), Budget().model_dump(by_alias=True) | (spec.get("budget") or {})
@@ -176,6 +176,7 @@ def described(thing: Json) -> Json:
         "pausedSince": pause.since if pause.paused else "",
         "pausedBy": pause.by if pause.paused else "",
         "budget": budget,
+        "window": {"size": (spec.get("adaptation") or {}).get("window", Adaptation().window)},
         "plan": {"ramps": [], **plan},
         "delivery": status.get("delivery") or {},
         "observed": {

@@ -11,7 +11,11 @@ from typing import Any
 from apparate.cli.errors import BAD_INPUT, FAILED, CommandError
 from apparate.cli.target import Json, asker, key_of, token
 
-UNAUTHORIZED = 401
+UNAUTHORIZED, NOT_FOUND = 401, 404
+MODELS = "/v1/models"
+NO_CONTROLLER = (
+    "no controller, perhaps a worker: `apparate serve` prints the controller's address after `watch:` (--url)"
+)
 TIMEOUT_S = 20.0  # what-if tries many budgets
 
 
@@ -52,9 +56,9 @@ class LocalTarget:
         return found
 
     def _names(self) -> list[str]:
-        found = self._call("GET", "/v1/models")
+        found = self._call("GET", MODELS)
         if not isinstance(found, dict) or not isinstance(found.get("models"), list):
-            raise CommandError(f"{self._url} answers, and not as a controller does (--url)")
+            raise CommandError(f"{self._url} is {NO_CONTROLLER}")
         return [key_of(one) for one in found["models"]]
 
     def asked(self, key: str, question: str) -> Json:
@@ -70,7 +74,7 @@ class LocalTarget:
         try:
             return json.loads(self._read(method, path, body))
         except ValueError:
-            raise CommandError(f"{self._url}{path}: the answer is not JSON; is that a controller? (--url)") from None
+            raise CommandError(f"{self._url}{path}: the answer is not JSON: that is {NO_CONTROLLER}") from None
 
     def _read(self, method: str, path: str, body: Json | None = None) -> bytes:
         request = urllib.request.Request(self._url + path, method=method, headers=token())
@@ -86,6 +90,8 @@ class LocalTarget:
             status = BAD_INPUT if error.code in (409, 422) else FAILED
             if error.code == UNAUTHORIZED:
                 raise CommandError(f"{self._url}: {told}; put it into APPARATE_CONTROLLER_TOKEN", BAD_INPUT) from None
+            if error.code == NOT_FOUND and path == MODELS:
+                raise CommandError(f"{self._url} answers {error.code} and is {NO_CONTROLLER}") from None
             said = told or f"the controller answered {error.code} {error.reason}"
             raise CommandError(said if error.code == 409 else f"{self._url}{path}: {said}", status) from None
         except (OSError, ValueError, http.client.HTTPException) as error:
