@@ -74,5 +74,6 @@ def test_where_torch_is_not_installed_models_are_not_loaded_and_that_is_told(
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(a_body()))
     monkeypatch.setitem(sys.modules, "torch", None)
     assert run(["check", "-f", str(tmp_path / "model.yaml"), "-o", "json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    row, serving = json.loads(capsys.readouterr().out)
+    assert "start it again after any edit" in serving["told"]
     assert (row["verdict"], "pip install 'apparate[worker]'" in row["told"]) == ("skipped", True)

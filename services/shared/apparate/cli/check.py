@@ -21,6 +21,7 @@ from apparate.contract.document import Document, load_documents
 
 COLUMNS = ("model", "check", "verdict", "field", "told")
 WRONG = "wrong"
+RESTART = "a running `apparate serve` goes on with the document that it started with: start it again after any edit"
 
 
 def check_command(
@@ -33,12 +34,14 @@ def check_command(
 ) -> int:
     """Read documents, load their models, run them on a few records, find where ramps may sit; changes nothing.
 
-    Says field by field what has changed since a model was prepared. With a cluster also what has changed since the
-    document was applied there, and which of it prepares anew, replaces workers or does neither.
+    Says field by field what has changed since a model was prepared, the code of its entrypoint included. With a cluster
+    also what has changed since the document was applied there, and which of it prepares anew, replaces workers or does
+    neither. On this machine a running `apparate serve` takes no edit: it goes on with what it read when it started.
     """
     documents = [document for one in file for document in load_documents(one)]
     rows: list[Json] = []
-    if in_cluster(ctx, namespace, context, kubeconfig):
+    cluster = in_cluster(ctx, namespace, context, kubeconfig)
+    if cluster:
         target = ClusterTarget.connect(namespace, context, kubeconfig, everywhere=False)
         rows += [row for document in documents for row in compared(document, target, namespace)]
     with working("reading models and data") as tell:
@@ -46,6 +49,8 @@ def check_command(
             for row in checked(document):
                 rows.append(row)
                 tell(f"{row['model']}: after {row['check']}")
+            if not cluster:
+                rows.append(_row(document, "serving", "note", "", RESTART))
     show(rows, output, lambda: table("", COLUMNS, [tuple(one[name] for name in COLUMNS) for one in rows]))
     wrong = sum(one["verdict"] == WRONG for one in rows)
     if wrong:

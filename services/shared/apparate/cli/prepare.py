@@ -67,6 +67,7 @@ def prepare_command(
 def _local(file: Sequence[Path], force: bool, as_json: bool) -> int:
     from apparate_worker.model.errors import ModelError  # torch loads for seconds, and only this command needs it
     from apparate_worker.prepare import prepare
+    from apparate_worker.prepare.choosing import nothing_exits
 
     for document in _documents(file):
         name = document.model.metadata.name
@@ -78,6 +79,8 @@ def _local(file: Sequence[Path], force: bool, as_json: bool) -> int:
             raise CommandError(f"{name}: {error}", BAD_INPUT) from error
         except OSError as error:
             raise CommandError(f"{name}: {error}", BAD_INPUT) from error
+        if told := nothing_exits(document, catalog):
+            _warn(name, told)
         if as_json:
             print(json.dumps(_summary(document, catalog, time.monotonic() - began)), flush=True)
         elif sys.stderr.isatty():
@@ -151,6 +154,14 @@ def _line(name: str, step: Step) -> None:
     """Only the begin and the end of a stage, and news: a log is read by people."""
     if step.share == 0.0 or step.message:
         print(json.dumps({"model": name} | step.to_json()), file=sys.stderr, flush=True)
+
+
+def _warn(name: str, told: str) -> None:
+    """What is no error, and still not what the user hopes for: in the form of the progress before it."""
+    if sys.stderr.isatty():
+        print(f"warning: {name}: {told}", file=sys.stderr)
+    else:
+        print(json.dumps({"model": name, "warning": told}), file=sys.stderr, flush=True)
 
 
 def _table(document: Document, catalog: Any) -> None:

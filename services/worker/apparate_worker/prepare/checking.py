@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from apparate.contract.document import Document, InvalidDocument
-from apparate.contract.edits import edits
+from apparate.contract.edits import Edit, edits
 from apparate_worker.model.errors import InvalidPrepared, InvalidSource, ModelError
 from apparate_worker.model.graph import sites, trace
 from apparate_worker.model.sources import check_sha256, load_source
 from apparate_worker.model.store import read_catalog
 from apparate_worker.prepare.bootstrap import BootstrapData, load_bootstrap
-from apparate_worker.prepare.inputs import as_fields, device_named, made_of, preparation_key
+from apparate_worker.prepare.choosing import nothing_exits
+from apparate_worker.prepare.inputs import as_fields, code_of, device_named, is_made_of, made_of
 
 EXAMPLES = 2  # items that the model is run on
 ANEW = "prepared anew by the next `apparate prepare` or `apparate serve`"
@@ -125,17 +126,32 @@ def _prepared(document: Document) -> Iterator[Finding]:
         told = f"{error}" if folder.exists() else f"not prepared yet; next: apparate prepare, into {folder}"
         yield Finding("prepared", Verdict.NOTE, told)
         return
+    if told := nothing_exits(document, catalog):
+        yield Finding("ramps", Verdict.NOTE, told, "spec.budget.rampOverhead")
     content = made_of(document, torch.device(device_named(document.model.spec.serving.device)))
-    if catalog.extra.get("key") == preparation_key(content):
+    if is_made_of(catalog, content):
         yield Finding("prepared", Verdict.OK, f"{catalog.ramps} ramps in {folder}")
+        if content["code"] and not code_of(catalog):
+            told = "whether its code has changed is not known: if so, run: apparate prepare --force"
+            yield Finding("prepared", Verdict.NOTE, told, "spec.model.entrypoint")
         return
     now = {**as_fields(content), "classes": list(document.model.spec.model.classes)}
     then = {**(catalog.extra.get("made_of") or {}), "classes": catalog.extra.get("classes") or []}
     if "spec" not in then:
         yield Finding("prepared", Verdict.NOTE, f"{folder} was prepared from something else; it will be made anew")
         return
-    for edit in edits(then, now):
-        kind, _, name = edit.field.partition(".")
-        told = {"content": f"other content, SHA-256 {edit}", "version": f"{name} {edit}"}.get(kind, str(edit))
-        field = {"content": name, "version": "", "classes": "spec.model.classes"}.get(kind, edit.field)
-        yield Finding("prepared", Verdict.NOTE, f"{told}: {ANEW}", field)
+    if not then.get("code") or not now["code"]:  # not known, which is no change
+        then["code"] = now["code"]
+    yield from (_changed(edit) for edit in edits(then, now))
+
+
+def _changed(edit: Edit) -> Finding:
+    """What is another than when the model was prepared."""
+    kind, _, name = edit.field.partition(".")
+    told = {
+        "content": f"other content, SHA-256 {edit}",
+        "version": f"{name} {edit}",
+        "code": f"{name} {'is new' if edit.before is None else 'is gone' if edit.after is None else 'changed'}",
+    }.get(kind, str(edit))
+    fields = {"content": name, "version": "", "classes": "spec.model.classes", "code": "spec.model.entrypoint"}
+    return Finding("prepared", Verdict.NOTE, f"{told}: {ANEW}", fields.get(kind, edit.field))

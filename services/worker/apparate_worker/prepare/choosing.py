@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from apparate.adaptation.policy import Budget, none_fits
+from apparate.catalog import RampCatalog
+from apparate.contract.document import Document
 from apparate_worker.prepare.profiling import Profile
 
 MOST_RAMPS = 12  # tuning, shadow evaluation and feedback all pay for each; the best set of a few is found among these
@@ -44,3 +47,11 @@ def choose(
 def _worth(spares: npt.NDArray[Any], spared: npt.NDArray[Any], distances: list[float]) -> tuple[float, float]:
     gain = float(np.maximum(spares - spared, 0).mean()) if len(spared) else 0.0
     return (gain if gain >= LEAST_GAIN else 0.0), min(distances, default=1.0)
+
+
+def nothing_exits(document: Document, catalog: RampCatalog) -> str:
+    """Why no ramp of a prepared model may be active under its document's budget, for people; empty when one may."""
+    overhead = document.model.spec.budget.ramp_overhead
+    if catalog.max_active_ramps(overhead):
+        return ""
+    return f"nothing will exit early: {none_fits(catalog, Budget(ramp_overhead=overhead))}"

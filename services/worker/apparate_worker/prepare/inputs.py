@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from pydantic.alias_generators import to_camel
 
+from apparate.catalog import RampCatalog
 from apparate.contract.document import Document
 from apparate_worker.model.backends import PACKAGES, has_onnx
 from apparate_worker.model.sources import source_sha256
+from apparate_worker.prepare.code import own_code
 
 VERSION = 4  # rises when the same inputs would be prepared differently
 
@@ -26,8 +28,28 @@ def device_named(wanted: str) -> str:
 
 
 def preparation_key(content: Mapping[str, Any]) -> str:
-    """SHA-256 of everything that a prepared model depends on, as `made_of` has it."""
+    """SHA-256 of everything that a prepared model depends on, as `made_of` has it, but the entrypoint's code.
+
+    The code is compared apart: it is not always there to be seen, and then a prepared model stays as it is.
+    """
+    known = {name: part for name, part in content.items() if name != "code"}
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def resume_key(content: Mapping[str, Any]) -> str:
+    """SHA-256 of all that a stopped preparation must have in common with the one that goes on from it."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def code_of(catalog: RampCatalog) -> dict[str, str]:
+    """The entrypoint's code that a prepared model is of, as `own_code` has it; empty when that is not known."""
+    return dict((catalog.extra.get("made_of") or {}).get("code") or {})
+
+
+def is_made_of(catalog: RampCatalog, content: Mapping[str, Any]) -> bool:
+    """Whether preparing would make this very model again."""
+    then, now = code_of(catalog), content["code"]
+    return catalog.extra.get("key") == preparation_key(content) and (not then or not now or then == now)
 
 
 def made_of(document: Document, device: torch.device) -> dict[str, Any]:
@@ -44,6 +66,7 @@ def made_of(document: Document, device: torch.device) -> dict[str, Any]:
         "onnx": {name: version(name) for name in PACKAGES} if has_onnx() else {},
         "source": source,
         "data": source_sha256(document.bootstrap_data),
+        "code": own_code(document),
     }
 
 
@@ -59,6 +82,7 @@ def as_fields(content: Mapping[str, Any]) -> dict[str, Any]:
         },
         "content": {"spec.model.source": content["source"][:12], "spec.bootstrap.data": content["data"][:12]},
         "version": {"torch": content["torch"], **content["onnx"], "preparation": content["version"]},
+        "code": content["code"],
     }
 
 

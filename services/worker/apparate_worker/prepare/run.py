@@ -43,7 +43,7 @@ from apparate_worker.prepare.backends import (
 from apparate_worker.prepare.bootstrap import BootstrapData, load_bootstrap
 from apparate_worker.prepare.choosing import choose
 from apparate_worker.prepare.features import candidates, gather, records_that_fit
-from apparate_worker.prepare.inputs import as_fields, device_named, made_of, preparation_key
+from apparate_worker.prepare.inputs import as_fields, device_named, is_made_of, made_of, preparation_key, resume_key
 from apparate_worker.prepare.job import Job, alone, partial_folder
 from apparate_worker.prepare.profiling import affordable, batch_sizes, pooling_costs, profile
 from apparate_worker.prepare.progress import Progress, Step, quiet
@@ -76,16 +76,16 @@ def _prepare(document: Document, device: torch.device, progress: Progress, force
     data = load_bootstrap(document.bootstrap_data, spec.model.inputs, spec.bootstrap.max_records)
     check_sha256(document.bootstrap_data, spec.bootstrap.sha256)
     content = made_of(document, device)
-    key, inputs = preparation_key(content), as_fields(content)
-    if not force and (done := _done(folder, key)) is not None:
+    key, resume, inputs = preparation_key(content), resume_key(content), as_fields(content)
+    if not force and (done := _done(folder, content)) is not None:
         progress(Step("ready", 1.0, f"{folder} is prepared already"))
         return done
     keep_freed_memory()  # as the worker does: what is measured here is what it will take there
     try:
-        return _run(Job(document, device, partial_folder(folder, key, force), key, progress, inputs), data)
+        return _run(Job(document, device, partial_folder(folder, resume, force), key, progress, inputs), data)
     except InvalidPrepared as error:  # what a run that was stopped left behind is damaged
         progress(Step("sites", 0.0, f"begun anew: {error}"))
-        return _run(Job(document, device, partial_folder(folder, key, True), key, progress, inputs), data)
+        return _run(Job(document, device, partial_folder(folder, resume, True), key, progress, inputs), data)
 
 
 def _run(job: Job, data: BootstrapData) -> RampCatalog:
@@ -105,13 +105,13 @@ def _run(job: Job, data: BootstrapData) -> RampCatalog:
     return published
 
 
-def _done(folder: Path, key: str) -> RampCatalog | None:
+def _done(folder: Path, content: Mapping[str, Any]) -> RampCatalog | None:
     """The catalog in place, if it is whole and of the same inputs."""
     try:
         catalog = read_catalog(folder)
     except InvalidPrepared:
         return None
-    return catalog if catalog.extra.get("key") == key else None
+    return catalog if is_made_of(catalog, content) else None
 
 
 def _backbone(job: Job, data: BootstrapData) -> dict[str, Any]:
