@@ -201,6 +201,25 @@ async def test_an_earlier_plan_comes_back_under_a_new_revision_and_adaptation_go
     assert [plan["revision"] for plan in plans] == [2, 1]
 
 
+async def test_earlier_plans_are_judged_by_todays_window(api):
+    loop = api.models.find("default", "m").loop
+    await eventually_async(lambda: loop.plan.revision == 1)
+    async with connect(api.url) as client:
+        await RedisPlanSink(client, MODEL).publish(PlanStatus.of(Plan.of(2, [1], [0.5], CATALOG.digest)))
+    await eventually_async(lambda: loop.plan and loop.plan.revision == 2)
+    assert (await api.get("/v1/models/default/m/plans/replayed")).json() == {"plans": []}
+    await fed(api, 10, revision=2)
+    found = {one["revision"]: one for one in (await api.get("/v1/models/default/m/plans/replayed")).json()["plans"]}
+    assert list(found) == [2, 1]
+    assert found[1] | {"saving": 0} == {"revision": 1, "records": 40, "loss": 0.0, "saving": 0, "exitRate": 0.0}
+    assert found[1]["saving"] < 0 < found[2]["exitRate"]
+
+
+async def test_plans_of_a_model_that_is_not_ready_cannot_be_judged(api):
+    answer = await api.get("/v1/models/default/unprepared/plans/replayed")
+    assert (answer.status_code, "not prepared yet" in answer.json()["detail"]) == (503, True)
+
+
 async def test_a_model_that_is_not_ready_cannot_be_paused(api):
     answer = await api.client.put("/v1/models/default/unprepared/paused", json={"paused": True})
     assert (answer.status_code, "not prepared yet" in answer.json()["detail"]) == (503, True)

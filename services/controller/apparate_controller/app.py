@@ -32,6 +32,7 @@ from apparate_controller.views import (
     ModelList,
     ModelView,
     ObservedView,
+    PlanReplays,
     Summary,
     WhatIf,
     Worker,
@@ -149,6 +150,24 @@ async def list_plans(request: Request, namespace: Namespace, name: Name) -> list
     """Plans that were in force before this one, newest first."""
     loop = find_model(request, namespace, name).loop
     return await loop.history() if loop is not None else []
+
+
+@router.get("/v1/models/{namespace}/{name}/plans/replayed", responses={**NOT_FOUND, **NOT_READY})
+async def replay_plans(request: Request, namespace: Namespace, name: Name) -> PlanReplays:
+    """What the plan in force and each before it would lose and save on today's window: to roll back to a good one."""
+    model = find_model(request, namespace, name)
+    loop = model.loop
+    earlier = await loop.history() if loop is not None else []
+
+    def copied(session: Session) -> whatif.Past:
+        assert loop is not None
+        return whatif.replayable(session, loop.catalog, [PlanStatus.of(session.plan), *earlier])
+
+    past = await loop.in_session(copied) if loop is not None else None
+    if loop is None or past is None:
+        raise HTTPException(503, f"{namespace}/{name} is not ready: {model.problem}")
+    async with request.app.state.tuning:
+        return PlanReplays(plans=await asyncio.to_thread(whatif.replayed, past, loop.catalog))
 
 
 @router.get(

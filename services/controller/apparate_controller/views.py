@@ -137,6 +137,24 @@ class LatenciesView(_View):
     plain_ms: list[float] = Field(description="[quantiles] of the plain model, by the profile, in milliseconds.")
 
 
+class PlanReplay(_View):
+    """What a plan would have done to the requests of today's window, had it been in force."""
+
+    revision: int
+    records: int = Field(description="Records that know all of its ramps; it is judged on these.")
+    loss: float = Field(description="Share of answers that would have differed from the model's own.")
+    saving: float = Field(description="Share of the plain pass's time that answers would have come sooner, on average.")
+    exit_rate: float = Field(description="Share of answers that would have left early.")
+
+
+class PlanReplays(_View):
+    """The plan in force and those before it, on today's window."""
+
+    plans: list[PlanReplay] = Field(
+        description="Newest first; without those of another catalog, and those of whose ramps there is no record."
+    )
+
+
 class WhatIfRamp(_View):
     """One ramp under a budget that is asked about."""
 
@@ -164,6 +182,7 @@ class WhatIf(_View):
     """What other budgets would do, on the records of the window."""
 
     records: int = Field(description="Records that were looked at; answers are missing when there are none.")
+    problem: str = Field(description="Why there is no answer, and what to do; empty when there is one.")
     loss: float | None = Field(description="Of the plan in force on the same records.")
     saving: float | None = Field(description="Of the plan in force on the same records.")
     exit_rate: float | None = Field(description="Of the plan in force on the same records.")

@@ -1,5 +1,7 @@
 """The policy in a closed loop with a worker's guard, on recorded-like traffic that stays, drifts and jumps."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from apparate.adaptation import policy
 from apparate.adaptation.policy import Budget, Memory, Reason
 from apparate.catalog import RampCatalog
 from apparate.contract.resource import Spec
-from apparate.feedback import FeedbackWindow
+from apparate.feedback import FINAL, FeedbackBatch, FeedbackWindow
 from apparate.plan import Plan
 from support.closed_loop import run
 
@@ -126,10 +128,41 @@ def test_a_budget_that_the_window_is_too_small_to_prove_is_told_with_what_to_do(
     assert "raise spec.adaptation.window" in decision.message
 
 
-def test_a_plan_without_ramps_says_why_it_has_none():
-    tight = Budget(ramp_overhead=0.001)
-    decision, _ = policy.decide(FeedbackWindow(1000, RAMPS), Plan(1), CATALOG, tight, Memory())
-    assert "no ramp fits the ramp overhead of 0.10%, the cheapest costs 0.90%" in decision.message
+def a_batch_without_ramps(n):
+    return FeedbackBatch(
+        model="default/m/1",
+        worker="w",
+        epoch=1,
+        seq=0,
+        revision=1,
+        padded_size=n,
+        ramps=(),
+        errors=np.zeros((n, 0), np.float32),
+        labels=np.zeros((n, 0), np.int32),
+        final_labels=np.zeros(n, np.int32),
+        exits=np.full(n, FINAL, np.int32),
+        catalog=CATALOG.digest,
+    )
+
+
+@pytest.mark.parametrize("records", [0, 700])
+@pytest.mark.parametrize("alarm", [False, True])
+def test_a_plan_without_ramps_says_why_it_has_none_however_much_traffic_there_was(records, alarm):
+    window, tight = FeedbackWindow(1000, RAMPS), Budget(ramp_overhead=0.001)
+    if records:
+        window.add(a_batch_without_ramps(records))
+    decision, memory = policy.decide(window, Plan(1), CATALOG, tight, Memory(), alarm=alarm)
+    assert (decision.reason, decision.plan, decision.observed.samples) == (Reason.UNCHANGED, None, records)
+    assert decision.message == (
+        "no ramp fits the ramp overhead of 0.10%, the cheapest costs 0.90% of a pass: the plain model; "
+        "raise spec.budget.rampOverhead"
+    )
+    assert memory.tuned_at == records
+
+
+def test_a_catalog_whose_ramps_are_all_too_slow_says_so_instead_of_asking_for_overhead():
+    slow = replace(CATALOG, overhead_ms=np.full_like(CATALOG.overhead_ms, 1e3))
+    assert policy.none_fits(slow, Budget()).startswith(f"none of {RAMPS} ramps answers sooner than the whole pass")
 
 
 def test_the_first_plan_fills_the_ramp_budget_with_closed_ramps():

@@ -96,6 +96,12 @@ def test_no_ramp_is_chosen_when_none_fits_the_budget():
     assert choose_ramps(noisy_records(0, 50, 3), even_catalog(3), 0.001, 0.01) == ()
 
 
+def test_the_cheapest_ramp_is_deployed_where_the_one_in_the_middle_costs_too_much():
+    catalog = RampCatalog((1,), [[2.0, 4.0, 6.0]], [[0.1, 0.9, 0.9]], [10.0])
+    assert even_spacing(catalog, 0.02) == (0,)
+    assert even_spacing(catalog, 0.005) == ()
+
+
 def test_candidates_may_be_some_of_the_ramps():
     records = noisy_records(0, 300, 6)
     chosen = choose_ramps(records.columns([1, 4]), even_catalog(6), 0.02, 0.05, candidates=[1, 4])

@@ -34,10 +34,12 @@ MODEL: dict[str, Any] = {
     "decisions": [{"reason": "Tuned", "message": "one ramp opens"}],
 }
 OLD = {"revision": 4, "ramps": [], "reason": "Started", "message": "2 ramps report"}
+NOW = {"revision": 7, "records": 512, "loss": 0.021, "saving": 0.29, "exitRate": 0.47}
 ANSWERS = {
     "/v1/models": {"models": [{"namespace": "default", "name": "vision"}]},
     "/v1/models/default/vision": MODEL,
     "/v1/models/default/vision/plans": [OLD],
+    "/v1/models/default/vision/plans/replayed": {"plans": [NOW]},
 }
 asked: list[tuple[str, str, Any]] = []
 
@@ -88,11 +90,12 @@ def test_status_shows_the_budget_and_what_the_figures_mean(url: str, capsys: pyt
     assert run(["status", "--url", url]) == 0
     shown = capsys.readouterr().out
     assert "1.3 %" in shown
-    assert "loss: share of answers that differ from the model's own; budget: loss that is allowed" in shown
+    assert "loss: share of answers that differ from the model's own, as it happened" in shown
+    assert "budget: loss that is allowed" in shown
     for command in ("status", "exits", "history", "what-if"):
         assert run([command, "--help"]) == 0
         told = " ".join(capsys.readouterr().out.replace("│", "").split())
-        assert "that answers come sooner" in told or "comes sooner" in told, command
+        assert "come sooner" in told or "comes sooner" in told, command
 
 
 def test_a_legend_is_only_under_a_table(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,13 +185,41 @@ def test_an_answer_that_is_no_success_is_told(url: str, capsys: pytest.CaptureFi
 
 def test_plan_shows_the_one_in_force_and_those_before_it(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "vision", "--url", url, "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == [MODEL["plan"], OLD]
+    assert json.loads(capsys.readouterr().out) == [MODEL["plan"] | {"onWindow": NOW}, OLD | {"onWindow": None}]
 
 
 def test_plan_as_a_table_names_reasons_and_thresholds(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "vision", "--url", url]) == 0
     shown = capsys.readouterr().out
-    assert [text for text in ("2 < 0.2500", "Started", "none") if text not in shown] == []
+    wanted = ("2 < 0.2500", "Started", "none", "would lose", "2.1 %", "29.0 %", "47.0 %", "512", "would lose: share of")
+    assert [text for text in wanted if text not in shown] == []
+
+
+def test_plans_are_told_where_nobody_can_say_what_they_would_do_now(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(ANSWERS, "/v1/models/default/vision/plans/replayed")
+    assert run(["plan", "vision", "--url", url]) == 0
+    shown = capsys.readouterr()
+    assert "2 < 0.2500" in shown.out
+    assert "what each plan would do on today's window is not known: " in shown.err
+
+
+def test_what_happened_and_what_would_have_are_told_apart(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status", "--url", url]) == 0
+    assert "exits: share of answers that left early, as it happened" in capsys.readouterr().out
+    assert run(["exits", "vision", "--url", url]) == 0
+    assert "would exit: share of the window's answers that would have left early" in capsys.readouterr().out
+
+
+def test_what_if_says_why_there_is_no_answer_instead_of_an_empty_table(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = {"records": 0, "problem": "nothing is known", "loss": None, "saving": None, "exitRate": None}
+    question = "/v1/models/default/vision/what-if?accuracyLoss=0.013&accuracyLoss=0.02&rampOverhead=0.2"
+    monkeypatch.setitem(ANSWERS, question, {**nothing, "answers": []})
+    assert run(["what-if", "vision", "--budget", "0.02", "--ramp-overhead", "0.2", "--url", url]) == 0
+    assert capsys.readouterr().out == "default/vision: nothing is known\n"
 
 
 @pytest.mark.parametrize(("command", "paused"), [("pause", True), ("resume", False)])
@@ -208,7 +239,7 @@ def test_rollback_without_a_revision_names_those_there_are_and_where_to_look(
 ) -> None:
     assert run(["rollback", "vision", "--url", url]) == 2
     told = capsys.readouterr().err
-    assert "REVISION is missing; of default/vision there are: 4; `apparate plan vision` says" in told
+    assert "REVISION is missing; of default/vision there are: 4; `apparate plan vision` tells" in told
     assert asked == []
 
 

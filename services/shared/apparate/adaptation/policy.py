@@ -141,11 +141,16 @@ def first_plan(catalog: RampCatalog, budget: Budget) -> Plan:
 
 
 def none_fits(catalog: RampCatalog, budget: Budget) -> str:
-    """Why a plan has no ramps, for people."""
-    cheapest = min((catalog.overhead_share([r]) for r in range(catalog.ramps)), default=0.0)
+    """Why a plan has no ramps, and what to do, for people."""
+    costs = [catalog.overhead_share([r]) for r in catalog.feasible()]
+    if not costs:
+        return (
+            f"none of {catalog.ramps} ramps answers sooner than the whole pass at every profiled batch size: "
+            "the plain model"
+        )
     return (
-        f"no ramp fits the ramp overhead of {budget.ramp_overhead:.2%}, the cheapest costs {cheapest:.2%} of a pass: "
-        "the plain model"
+        f"no ramp fits the ramp overhead of {budget.ramp_overhead:.2%}, the cheapest costs {min(costs):.2%} of a pass: "
+        "the plain model; raise spec.budget.rampOverhead"
     )
 
 
@@ -214,17 +219,19 @@ def decide(
 ) -> tuple[Decision, Memory]:
     """The next plan, if another one is needed, and why.
 
-    Checks in this order: enough feedback; an alarm (answered at once with thresholds that the newest records do not
-    contradict, so that a guard may open again); the set of ramps, when a search proposes one or probing is due;
-    thresholds.
+    Checks in this order: a ramp is active; enough feedback; an alarm (answered at once with thresholds that the newest
+    records do not contradict, so that a guard may open again); the set of ramps, when a search proposes one or probing
+    is due; thresholds.
     """
     records = window.over(plan.active)
+    if not plan.active:  # nothing reports, so nothing is tuned: the reason is always the same
+        observed = observe(window, records, plan, catalog, budget) if len(records) else Observed()
+        memory = replace(memory, tuned_at=window.added, eased=None)
+        return Decision(Reason.UNCHANGED, none_fits(catalog, budget), observed=observed), memory
     least = least_records(budget)
     if len(records) < least:
         message = f"{len(records)} records of the active ramps, {least} needed"
-        if not plan.active:
-            message = f"no ramp is active: {none_fits(catalog, budget)}"
-        elif least > window.size:
+        if least > window.size:
             message += (
                 f", the window holds {window.size}: a budget of {budget.accuracy_loss:.2%} can never be proven so; "
                 "raise spec.adaptation.window, or the budget"

@@ -32,7 +32,8 @@ def even_spacing(catalog: RampCatalog, overhead_budget: float) -> tuple[int, ...
         active = _made_up(spread(count, max(catalog.latest_useful(), 1)), feasible)
         if catalog.fits(active, overhead_budget):
             return active
-    return ()
+    fitting = [r for r in feasible if catalog.fits([r], overhead_budget)]  # where those in the middle cost too much
+    return tuple(sorted(fitting, key=lambda r: (catalog.overhead_share([r]), r))[:1])
 
 
 def _made_up(wanted: Sequence[int], feasible: Sequence[int]) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from apparate.cli.target import Context, Json, Kubeconfig, Name, Namespace, Targ
 BUDGETS = (0.0025, 0.005, 0.01, 0.02, 0.05)
 MOST_BUDGETS = 16  # that the controller answers at once
 OF_DECISIONS = ("loss", "saving", "exits")
-OF_BUDGETS = ("loss", "at most", "saving", "exits")
+OF_BUDGETS = ("would lose", "at most", "would save", "would exit")
 OWN = " (the model's)"
 
 
@@ -124,6 +124,9 @@ def _budgets(asked: list[float] | None, model: Json) -> list[float]:
 
 
 def _frontier(model: Json, found: Json) -> None:
+    if not found["answers"]:
+        print(f"{key_of(model)}: {found.get('problem') or why(model)}")
+        return
     in_force = [per_cent(found[name]) for name in ("loss", "saving", "exitRate")]
     rows: list[tuple[str, ...]] = []
     if found["loss"] is not None:
@@ -134,12 +137,8 @@ def _frontier(model: Json, found: Json) -> None:
         told = (per_cent(one["loss"]), bound, per_cent(one["saving"]), per_cent(one["exitRate"]))
         own = OWN if one.get("inForce") else ""
         rows.append((f"{one['accuracyLoss']:g}{own}", str(len(one["ramps"])), *told, ", ".join(opened) or "none"))
-    columns = ("budget", "ramps", "loss", "at most", "saving", "exits", "thresholds")
+    columns = ("budget", "ramps", "would lose", "at most", "would save", "would exit", "thresholds")
     table(f"{key_of(model)}: tuned on {found['records']} records", columns, rows)
-    if not model["plan"].get("ramps"):
-        print(f"no ramp is active, so none reports: {why(model)}")
-    elif not found["answers"]:
-        print("no feedback of these ramps yet: send requests first")
     print_legend(*OF_BUDGETS)
 
 

@@ -7,15 +7,19 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-MEANINGS = {
-    "exits": "share of answers that left early",
+MEANINGS = {  # what happened: whatever plan was in force when each answer of the window was given
+    "exits": "share of answers that left early, as it happened over the window",
     "agreement": "share of those that are the model's own answer",
-    "loss": "share of answers that differ from the model's own",
+    "loss": "share of answers that differ from the model's own, as it happened over the window",
     "at most": "upper bound of the loss, with the budget's confidence",
     "budget": "loss that is allowed",
-    "saving": "share of a plain pass's time that answers come sooner, on average",
+    "saving": "share of a plain pass's time that answers would have come sooner with the plan in force, on average",
     "saved per exit": "time that an answer which leaves there comes sooner",
     "window": "records that decisions look back on",
+    "would exit": "share of the window's answers that would have left early, had this been in force for all of them",
+    "would lose": "share of the window's answers that would have differed, had this been in force for all of them",
+    "would save": "share of a plain pass's time that they would have come sooner, on average",
+    "records": "those of today's window that know the plan's ramps; blank where none does, or the catalog is another",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
 

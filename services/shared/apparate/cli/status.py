@@ -18,7 +18,7 @@ UNREMARKABLE = ("NoTraffic", "NotEnoughFeedback")  # reasons for which a conditi
 OF_PAUSING = ("PausedByHand", "ResumedByHand")  # decisions that say nothing of the plan
 COLUMNS = ("model", "plan", "on it", "ramps", "exits", "loss", "budget", "saving", "window")
 FIGURES = ("exits", "loss", "budget", "saving", "window")
-OF_RAMPS = ("exits", "agreement", "saved per exit")
+OF_RAMPS = ("would exit", "agreement", "saved per exit")
 
 
 @explains(*FIGURES)
@@ -120,7 +120,7 @@ def exits_command(
     kubeconfig: Kubeconfig = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """What each active ramp of a model lets go, how often those answers agree, and what they save."""
+    """What each active ramp of a model would let go of the window, how often that agrees, and what it saves."""
     one = choose(ctx, url, namespace, context, kubeconfig).view(name)
     rows = [
         (
@@ -134,7 +134,7 @@ def exits_command(
         for ramp in one.get("ramps", [])
     ]
     title = f"{key_of(one)}, plan revision {one['plan']['revision']}"
-    columns = ("ramp", "layer", "threshold", "exits", "agreement", "saved per exit")
+    columns = ("ramp", "layer", "threshold", "would exit", "agreement", "saved per exit")
 
     def shown() -> None:
         table(title, columns, rows)

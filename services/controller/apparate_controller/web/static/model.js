@@ -4,6 +4,7 @@ import { ask, el, health, localTime, lossGauge, perCent, table } from "./dom.js"
 import { latencyPlot, lines, rampMap } from "./plots.js";
 
 const SHOWN = 30; // decisions
+const REPLAY_AGAIN_MS = 30_000;
 const OVERHEADS = [0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2];
 
 /** The page of one model: what stays, and `update`, which asks again. */
@@ -20,7 +21,7 @@ export function modelPage(namespace, name) {
   const [past, pastBody] = part("past", "Decisions");
   const [works, worksBody] = part("workers", "Workers");
   const page = [el("h1", {}, `${namespace}/${name}`), facts, map, el("div", { class: "columns" }, times, whatIf), past, works];
-  let catalog = null, sliders = false;
+  let catalog = null, sliders = false, replayed = { plans: [] }, replayedAt = 0, replayedFor = -1;
 
   async function update() {
     const [model, latencies] = await Promise.all([
@@ -34,7 +35,11 @@ export function modelPage(namespace, name) {
     facts.replaceChildren(...factsOf(model));
     mapBody.replaceChildren(...(catalog ? [el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Ramp map" }, rampMap(model, catalog)), rampTable(model)] : [el("p", { class: "soft" }, "Not prepared yet.")]));
     timesBody.replaceChildren(latencyPlot(latencies));
-    pastBody.replaceChildren(decisions(model));
+    if (replayedFor !== model.plan.revision || Date.now() - replayedAt > REPLAY_AGAIN_MS) { // some ms of the controller
+      [replayedFor, replayedAt] = [model.plan.revision, Date.now()];
+      replayed = await ask(`${base}/plans/replayed`).catch(() => ({ plans: [] }));
+    }
+    pastBody.replaceChildren(decisions(model, replayed.plans));
     worksBody.replaceChildren(workers(model));
     if (!sliders && catalog) {
       sliders = true;
@@ -64,11 +69,13 @@ function rampTable(model) {
     table("Active ramps", ["layer", "threshold", "leave here", "of them right", "saved by each"], rows));
 }
 
-function decisions(model) {
+function decisions(model, replayed) {
+  const now = new Map(replayed.map((one) => [one.revision, `${perCent(one.loss, 2)} / ${perCent(one.saving)}`]));
   const rows = model.decisions.slice(0, SHOWN).map((one) => [localTime(one.at),
     one.reason + (one.times > 1 ? ` ×${one.times}` : ""), one.revision === null ? "" : String(one.revision),
-    one.samples ? perCent(one.loss, 2) : "", one.samples ? perCent(one.saving) : "", one.message]);
-  return table("Newest first; a decision without a new plan keeps the one in force", ["time", "reason", "new plan", "loss", "saving", "why"], rows);
+    one.samples ? perCent(one.loss, 2) : "", one.samples ? perCent(one.saving) : "", now.get(one.revision) ?? "", one.message]);
+  return table("Newest first; a decision without a new plan keeps the one in force. Loss and saving are of the window then; the next column is what the new plan would lose and save on today's window",
+    ["time", "reason", "new plan", "loss", "saving", "today", "why"], rows);
 }
 
 function workers(model) {
@@ -112,7 +119,7 @@ function whatIfForm(base, budget) {
 }
 
 function frontier(found, wanted) {
-  if (!found.answers.length) return [el("p", { class: "soft" }, "No feedback of these ramps yet.")];
+  if (!found.answers.length) return [el("p", { class: "soft" }, found.problem)];
   const one = found.answers.reduce((best, next) => (Math.abs(next.accuracyLoss - wanted) < Math.abs(best.accuracyLoss - wanted) ? next : best));
   const words = one.certified
     ? `Saves ${perCent(one.saving)} (now ${perCent(found.saving)}), loses at most ${perCent(one.lossUpper, 2)}, ${perCent(one.exitRate)} leave early, ${one.ramps.length} ramps.`
