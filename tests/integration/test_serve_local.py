@@ -16,7 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
+from apparate.cli import doctor
 from apparate.cli.logs import LogWriter
+from apparate.cli.main import run
 from apparate.cli.ports import FREE
 from apparate.cli.serve import read
 from apparate.cli.stack import LocalStack, StackFailed
@@ -80,6 +82,23 @@ def delivered(stack: LocalStack) -> int:
     """The revision that every worker runs; 0 while they differ."""
     delivery = described(stack)["delivery"]
     return delivery["revision"] if delivery["workers"] and delivery["workers"] == delivery["updatedWorkers"] else 0
+
+
+def test_the_doctor_finds_no_fault_in_a_stack_that_has_just_started_nor_in_a_pause(
+    stack: LocalStack, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "SETTLE_S", 60.0)
+    where = ["--url", stack.controller_url]
+    assert run(["doctor", *where]) == 0, capsys.readouterr().out
+    assert run(["pause", "tiny", *where]) == 0
+    try:
+        assert run(["doctor", *where]) == 0, capsys.readouterr().out
+        shown = capsys.readouterr().out
+    finally:
+        assert run(["resume", "tiny", *where]) == 0
+    assert "paused since" in shown and f"apparate resume tiny --url {stack.controller_url}" in shown
+    assert run(["status", *where]) == 0
+    assert "ResumedByHand: plans follow the traffic again" in capsys.readouterr().out
 
 
 def test_answers_come_and_plans_are_decided_and_delivered(stack: LocalStack, answered: list[int]) -> None:
