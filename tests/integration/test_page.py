@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
@@ -107,6 +108,8 @@ async def test_a_model_shows_where_answers_leave_how_fast_and_why(api):
         await expect(seen.page.get_by_role("img", name="Ramp map: 3 sites")).to_be_visible()
         await expect(seen.page.get_by_role("img", name="Latency distribution. Median 2.")).to_be_visible()
         await expect(seen.page.get_by_role("region", name="Newest first")).to_contain_text("ThresholdsTuned")
+        today = re.compile(r"% / .*%")  # what a plan would lose and save on the window as it is
+        await expect(seen.page.get_by_role("region", name="Newest first")).to_contain_text(today)
         assert seen.complaints == []
 
 

@@ -69,6 +69,14 @@ def test_when_no_ramp_fits_the_overhead_the_reason_has_the_numbers():
     assert a_session(decision.plan, budget={"rampOverhead": 0.005}).start() is None
 
 
+def test_after_any_traffic_a_plan_without_ramps_still_says_why_it_has_none():
+    session = a_session(budget={"rampOverhead": 0.005})
+    first = session.start()
+    later = [found for seq in range(20) if (found := session.feed(feedback(ramps=(), seq=seq))) is not None]
+    assert later
+    assert {(one.reason, one.message, one.plan) for one in later} == {(Reason.UNCHANGED, first.message, None)}
+
+
 def test_feedback_of_another_catalog_is_dropped_and_counted():
     session = a_session()
     session.feed(feedback(catalog="another"))
