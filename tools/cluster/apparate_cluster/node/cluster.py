@@ -213,6 +213,8 @@ class OneNodeCluster:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.02)
+        if self._process is not None:
+            self._process.wait()  # it gave its lock up a moment ago
         return True
 
     def _order(self, order: dict[str, Any]) -> dict[str, Any]:
