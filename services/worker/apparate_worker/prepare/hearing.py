@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from apparate.contract.resource import TensorSpec
@@ -23,8 +22,6 @@ from apparate_worker.engine import CpuLink, Engine, Schedule
 from apparate_worker.guard import WorkerGuard
 from apparate_worker.pending import Item, Pending
 from apparate_worker.serving import Serving
-
-Array = npt.NDArray[Any]
 
 
 class _Marked:

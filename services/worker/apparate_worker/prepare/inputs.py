@@ -17,7 +17,7 @@ from apparate_worker.model.backends import PACKAGES, has_onnx
 from apparate_worker.model.sources import source_sha256
 from apparate_worker.prepare.code import own_code
 
-VERSION = 4  # rises when the same inputs would be prepared differently
+VERSION = 5  # rises when the same inputs would be prepared differently
 
 
 def device_named(wanted: str) -> str:
@@ -32,8 +32,7 @@ def preparation_key(content: Mapping[str, Any]) -> str:
 
     The code is compared apart: it is not always there to be seen, and then a prepared model stays as it is.
     """
-    known = {name: part for name, part in content.items() if name != "code"}
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+    return resume_key({name: part for name, part in content.items() if name != "code"})
 
 
 def resume_key(content: Mapping[str, Any]) -> str:
