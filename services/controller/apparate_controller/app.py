@@ -7,7 +7,7 @@ import io
 import json
 import time
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from fastapi import APIRouter, FastAPI, HTTPException, Path, Query, Request, Response
@@ -19,6 +19,7 @@ from apparate.service.telemetry import METRICS_CONTENT_TYPE, Telemetry
 from apparate_controller import whatif
 from apparate_controller.intake import Session
 from apparate_controller.journal import Noted
+from apparate_controller.loop import ModelLoop
 from apparate_controller.models import Model, ModelSet
 from apparate_controller.views import (
     BudgetView,
@@ -93,6 +94,27 @@ Namespace = Annotated[str, Path(max_length=63)]
 Name = Annotated[str, Path(max_length=253)]
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Error, "description": "No such model here."}}
 NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": Error, "description": "The model is not ready."}}
+T = TypeVar("T")
+
+
+def ready_loop(request: Request, namespace: str, name: str) -> ModelLoop:
+    """The loop of a model. Raises HTTPException."""
+    model = find_model(request, namespace, name)
+    if model.loop is None:
+        raise _not_ready(model, namespace, name)
+    return model.loop
+
+
+async def in_session(request: Request, namespace: str, name: str, call: Callable[[Session], T]) -> T:
+    """What `call` finds in the session of a model, in its own thread. Raises HTTPException, also before it has one."""
+    found = await ready_loop(request, namespace, name).in_session(call)
+    if found is None:
+        raise _not_ready(find_model(request, namespace, name), namespace, name)
+    return found
+
+
+def _not_ready(model: Model, namespace: str, name: str) -> HTTPException:
+    return HTTPException(503, f"{namespace}/{name} is not ready: {model.problem}")
 
 
 @router.get("/v1/models")
@@ -155,17 +177,13 @@ async def list_plans(request: Request, namespace: Namespace, name: Name) -> list
 @router.get("/v1/models/{namespace}/{name}/plans/replayed", responses={**NOT_FOUND, **NOT_READY})
 async def replay_plans(request: Request, namespace: Namespace, name: Name) -> PlanReplays:
     """What the plan in force and each before it would lose and save on today's window: to roll back to a good one."""
-    model = find_model(request, namespace, name)
-    loop = model.loop
-    earlier = await loop.history() if loop is not None else []
+    loop = ready_loop(request, namespace, name)
+    earlier = await loop.history()
 
     def copied(session: Session) -> whatif.Past:
-        assert loop is not None
         return whatif.replayable(session, loop.catalog, [PlanStatus.of(session.plan), *earlier])
 
-    past = await loop.in_session(copied) if loop is not None else None
-    if loop is None or past is None:
-        raise HTTPException(503, f"{namespace}/{name} is not ready: {model.problem}")
+    past = await in_session(request, namespace, name, copied)
     async with request.app.state.tuning:
         return PlanReplays(plans=await asyncio.to_thread(whatif.replayed, past, loop.catalog))
 
@@ -190,17 +208,13 @@ async def download_recording(
     ] = "active",
 ) -> Response:
     """The window as an .npz recording: err, top1, final, batch, shadow, the ramps of the columns, and the catalog."""
-    model = find_model(request, namespace, name)
-    loop = model.loop
-    recording = await loop.in_session(lambda session: _recording(session, ramps)) if loop is not None else None
-    if loop is None or recording is None:
-        raise HTTPException(503, f"{namespace}/{name} is not ready: {model.problem}")
-    columns, arrays = recording
+    catalog = ready_loop(request, namespace, name).catalog
+    columns, arrays = await in_session(request, namespace, name, lambda session: _recording(session, ramps))
     if not columns:
         raise HTTPException(
             409, f"{namespace}/{name} has no active ramp, so there is nothing to record: see its decisions"
         )
-    body = await asyncio.to_thread(_npz, loop.catalog, columns, arrays)
+    body = await asyncio.to_thread(_npz, catalog, columns, arrays)
     headers = {"content-disposition": f'attachment; filename="{namespace}-{name}.npz"'}
     return Response(body, media_type="application/octet-stream", headers=headers)
 
@@ -208,10 +222,7 @@ async def download_recording(
 @router.get("/v1/models/{namespace}/{name}/catalog", responses={**NOT_FOUND, **NOT_READY})
 async def show_catalog(request: Request, namespace: Namespace, name: Name) -> CatalogView:
     """Every ramp that there is, with its latencies."""
-    model = find_model(request, namespace, name)
-    if model.loop is None:
-        raise HTTPException(503, f"{namespace}/{name} is not ready: {model.problem}")
-    catalog = model.loop.catalog
+    catalog = ready_loop(request, namespace, name).catalog
     return CatalogView(
         digest=catalog.digest,
         layers=list(catalog.layers),
@@ -225,10 +236,7 @@ async def show_catalog(request: Request, namespace: Namespace, name: Name) -> Ca
 @router.get("/v1/models/{namespace}/{name}/latencies", responses={**NOT_FOUND, **NOT_READY})
 async def show_latencies(request: Request, namespace: Namespace, name: Name) -> LatenciesView:
     """How long the newest answers took, and when the plain model would have given them."""
-    model = find_model(request, namespace, name)
-    if model.loop is None:
-        raise HTTPException(503, f"{namespace}/{name} is not ready: {model.problem}")
-    return LatenciesView.model_validate(await model.loop.latencies())
+    return LatenciesView.model_validate(await ready_loop(request, namespace, name).latencies())
 
 
 @router.get("/v1/models/{namespace}/{name}/what-if", responses={**NOT_FOUND, **NOT_READY})
@@ -252,12 +260,10 @@ async def what_if(
     confidence: Annotated[float | None, Query(gt=0.0, lt=1.0, description="Default: the model's.")] = None,
 ) -> WhatIf:
     """What other budgets would save and lose, tuned on the window. Changes nothing."""
-    model = find_model(request, namespace, name)
-    loop, spec = model.loop, model.document.model.spec
+    catalog = ready_loop(request, namespace, name).catalog
+    spec = find_model(request, namespace, name).document.model.spec
     question = whatif.Question(tuple(accuracy_loss), ramp_overhead, confidence)
-    known = await loop.in_session(lambda session: whatif.known(session, loop.catalog, spec, question)) if loop else None
-    if known is None:
-        raise HTTPException(503, f"{namespace}/{name} is not ready: {model.problem}")
+    known = await in_session(request, namespace, name, lambda one: whatif.known(one, catalog, spec, question))
     async with request.app.state.tuning:  # one at a time: a decision must not wait for many
         return await asyncio.to_thread(whatif.answer, known, question)
 

@@ -9,9 +9,8 @@ from pydantic import BaseModel, Field
 
 from apparate.contract.pause import WHO_MAX
 from apparate.contract.resource import PlanStatus
-from apparate_controller.app import NOT_FOUND, NOT_READY, Name, Namespace, find_model
+from apparate_controller.app import NOT_FOUND, NOT_READY, Name, Namespace, ready_loop
 from apparate_controller.errors import PlanRefused, PlanUnknown
-from apparate_controller.loop import ModelLoop
 from apparate_controller.views import Error
 
 router = APIRouter()
@@ -50,7 +49,7 @@ class Paused(BaseModel):
 @router.put(f"{MODEL}/paused", responses={**NOT_FOUND, **NOT_READY})
 async def pause(request: Request, namespace: Namespace, name: Name, wanted: Annotated[Pausing, Body()]) -> Paused:
     """Have adaptation stop, or go on, until the document says something else than it does now."""
-    held = await _loop(request, namespace, name).hold(wanted.paused, wanted.by or _client(request))
+    held = await ready_loop(request, namespace, name).hold(wanted.paused, wanted.by or _client(request))
     return Paused(paused=held.paused, since=held.since, by=held.by)
 
 
@@ -62,19 +61,11 @@ async def roll_back(
     request: Request, namespace: Namespace, name: Name, wanted: Annotated[Rollback, Body()]
 ) -> PlanStatus:
     """Put an earlier plan in force under a new revision. Adaptation goes on from it, unless it is paused."""
-    loop = _loop(request, namespace, name)
+    loop = ready_loop(request, namespace, name)
     try:
         return await loop.roll_back(wanted.revision, wanted.by or _client(request))
     except (PlanRefused, PlanUnknown) as error:
         raise HTTPException(409, str(error)) from None
-
-
-def _loop(request: Request, namespace: str, name: str) -> ModelLoop:
-    """The loop of a model. Raises HTTPException."""
-    model = find_model(request, namespace, name)
-    if model.loop is None:
-        raise HTTPException(503, f"{namespace}/{name} is not ready: {model.problem}")
-    return model.loop
 
 
 def _client(request: Request) -> str:

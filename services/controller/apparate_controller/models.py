@@ -12,7 +12,7 @@ from typing import Protocol
 
 from apparate.catalog import InvalidCatalog, RampCatalog
 from apparate.contract.document import Document, InvalidDocument, load_documents
-from apparate.contract.pause import Pause, said_by
+from apparate.contract.pause import Pause, document_says
 from apparate.service.telemetry import get_logger
 from apparate_controller.errors import CatalogNotReady
 from apparate_controller.loop import ModelLoop
@@ -64,12 +64,7 @@ class Model:
     @property
     def pause(self) -> Pause:
         """Whether adaptation stands still, since when and at whose word."""
-        return self.loop.pause if self.loop is not None else document_says(self.document)
-
-
-def document_says(document: Document) -> Pause:
-    """What a document says of pausing; who wrote it is not known."""
-    return said_by({"spec": {"adaptation": {"paused": document.model.spec.adaptation.paused}}})
+        return self.loop.pause if self.loop is not None else document_says(self.document.model.spec.adaptation.paused)
 
 
 class ModelSet(Protocol):
@@ -128,7 +123,7 @@ class Models:
                 await self._wait()
                 continue
             model.loop, model.reason = self._new_loop(model, catalog), ""
-            model.loop.follow(document_says(model.document))
+            model.loop.follow(document_says(model.document.model.spec.adaptation.paused))
             running = asyncio.ensure_future(model.loop.run())
             await self._until_replaced(path, catalog, running)
             model.loop.stop()

@@ -70,8 +70,7 @@ class ModelSession:
 
     def _fits(self, plan: Plan) -> bool:
         """Whether it is a plan of this catalog."""
-        known = plan.revision > 0 and plan.catalog == self.catalog.digest
-        return known and (not plan.active or plan.active[-1] < self.catalog.ramps)
+        return plan.revision > 0 and self.catalog.has(plan)
 
     def take_up(self, plan: Plan) -> bool:
         """Go on from a plan that somebody else put in force; False, and nothing changes, when a new session has to.

@@ -82,7 +82,7 @@ def answer(known: Known, question: Question) -> WhatIf:
         problem="" if answers else _problem(known, question.ramp_overhead),
         loss=now.loss if now else None,
         saving=now.saving if now else None,
-        exit_rate=1.0 - now.exit_rates[-1] if now else None,
+        exit_rate=now.exit_rate if now else None,
         answers=answers,
     )
 
@@ -122,7 +122,7 @@ def replayable(session: Session, catalog: RampCatalog, plans: Iterable[PlanStatu
             plan = status.to_plan()
         except InvalidPlan:
             continue
-        if plan.catalog != catalog.digest or (plan.active and plan.active[-1] >= catalog.ramps):
+        if not catalog.has(plan):
             continue
         if plan.active not in copies:
             copies[plan.active] = session.window.over(plan.active)
@@ -171,7 +171,7 @@ def _under(known: Known, question: Question, budget: float) -> WhatIfAnswer | No
         certified=tuned.certified,
         saving=found.saving,
         mean_ms=found.mean_ms,
-        exit_rate=1.0 - found.exit_rates[-1],
+        exit_rate=found.exit_rate,
         ramps=[
             WhatIfRamp(ramp=ramp, layer=catalog.layers[ramp], threshold=threshold, exit_rate=rate)
             for ramp, threshold, rate in zip(ramps, found.thresholds, found.exit_rates, strict=False)

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from apparate.plan import Plan
+
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
 
@@ -109,6 +111,10 @@ class RampCatalog:
     def overhead_share(self, active: Sequence[int]) -> float:
         """Largest slowdown, over the profiled batch sizes, of a request that exits nowhere: share of the plain pass."""
         return float((self.overhead_ms[:, list(active)].sum(axis=1) / self.full_ms).max())
+
+    def has(self, plan: Plan) -> bool:
+        """Whether it is a plan of this catalog, with no ramp that there is not."""
+        return plan.catalog == self.digest and (not plan.active or plan.active[-1] < self.ramps)
 
     def fits(self, active: Sequence[int], budget: float) -> bool:
         """Whether the ramp overhead stays within `budget` at every profiled batch size."""

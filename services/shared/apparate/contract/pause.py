@@ -42,13 +42,18 @@ def held(known: Pause | None, said: Pause) -> Pause:
     return said if known is None or known.document != said.document else known
 
 
+def document_says(paused: bool) -> Pause:
+    """What a document says; who wrote it is not known."""
+    return Pause(paused, by=OWN_DOCUMENT if paused else "", document=paused)
+
+
 def said_by(thing: Mapping[str, Any]) -> Pause:
     """What an EarlyExitModel says, as plain data; of an object of a cluster with who last set it, and when."""
     paused = bool((((thing.get("spec") or {}).get("adaptation")) or {}).get("paused"))
     setters = [one for one in (thing.get("metadata") or {}).get("managedFields") or () if _sets(one)]
     last = max(setters, key=lambda one: str(one.get("time", "")), default=None)
     if last is None:
-        return Pause(paused, by=OWN_DOCUMENT if paused else "", document=paused)
+        return document_says(paused)
     return Pause(paused, str(last.get("time", "")), str(last.get("manager", ""))[:WHO_MAX], paused)
 
 
