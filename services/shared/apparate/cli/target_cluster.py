@@ -136,16 +136,11 @@ class ClusterTarget:
             return None
 
     def _get(self, name: str) -> Json:
-        from apparate.service.kube import NOT_FOUND, KubeError, model_path
-
         namespace, _, short = name.rpartition("/")
-        try:
-            found: Json = self._call("GET", model_path(namespace or self._namespace or "default", short))
-        except KubeError as error:
-            if error.status != NOT_FOUND:
-                raise
+        found = self.find(f"{namespace or self._namespace or 'default'}/{short}")
+        if found is None:
             known = ", ".join(key_of(one) for one in self.views()) or "none"
-            raise CommandError(f"there is no model {name}; models are: {known}", BAD_INPUT) from None
+            raise CommandError(f"there is no model {name}; models are: {known}", BAD_INPUT)
         return found
 
     def _patch(self, key: str, part: str, body: Json) -> None:
