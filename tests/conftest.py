@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests share few c
 
 from apparate.service.redis_server import NoRedisServer, find
 from apparate_cluster import prometheus
-from support import browser, cxx, kube, node, second_try
+from support import kube, node, programs, second_try
 from support.redis import RedisServer, a_redis_server
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no reason to fail
@@ -39,9 +39,9 @@ def missing(tier: str) -> str:
     if tier == "prometheus":
         return prometheus.missing()
     if tier == "browser":
-        return browser.missing()
+        return programs.missing(programs.BROWSERS, programs.BROWSER_PACKAGES)
     if tier == "compiler":
-        return cxx.missing()
+        return programs.missing(programs.COMPILERS, programs.COMPILER_PACKAGES)
     if tier == "gpu":
         import torch
 

@@ -11,11 +11,11 @@ import pytest
 
 from apparate.contract.resource import Spec
 from apparate.contract.revision import revision
-from apparate.service.tracing import Tracing, tracing
+from apparate.service.tracing import Tracing
 from apparate_operator.traces import ReconcileTraces
 from support.eventually import eventually
 from support.models_on_kubernetes import a_body
-from support.otlp import Receiver, Span, a_receiver
+from support.otlp import Receiver, Span, a_receiver, a_tracing
 
 KEY = ("shop", "resnet")
 
@@ -29,10 +29,8 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 @pytest.fixture
 def traced(collector: Receiver) -> Iterator[Tracing]:
-    found = tracing("apparate-operator", {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint})
-    assert found is not None
-    yield found
-    found.shutdown()
+    with a_tracing("apparate-operator", collector) as found:
+        yield found
 
 
 def came(collector: Receiver, traced: Tracing, count: int) -> list[Span]:

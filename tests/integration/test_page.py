@@ -16,7 +16,7 @@ from playwright.async_api import Page, async_playwright, expect
 from apparate.contract.stream import FIELD, feedback_key, worker_key, workers_key
 from apparate.contract.wire import encode_feedback
 from apparate.service.redis_client import connect
-from support import browser
+from support import programs
 from support.control import MODEL, a_batch
 from support.controller_api import Api, an_api, fed, served
 from support.eventually import eventually_async
@@ -52,7 +52,7 @@ async def api(redis_server, tmp_path) -> AsyncIterator[Api]:
 @contextlib.asynccontextmanager
 async def looking(api: Api, size=DESK, scheme="light", fragment="") -> AsyncIterator[Seen]:
     async with served(api.app) as url, async_playwright() as driver:
-        chromium = await driver.chromium.launch(executable_path=browser.program(), args=["--no-sandbox"])
+        chromium = await driver.chromium.launch(executable_path=programs.path(programs.BROWSERS), args=["--no-sandbox"])
         page = await chromium.new_page(viewport=size, color_scheme=scheme)
         seen = Seen(page, url)
 

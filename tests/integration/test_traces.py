@@ -22,7 +22,7 @@ from support.controller_api import Api, an_api
 from support.eventually import eventually_async
 from support.infer import URL, client, json_body
 from support.models import a_prepared_model, a_worker, filled, items
-from support.otlp import Receiver, Span, a_receiver
+from support.otlp import Receiver, Span, a_receiver, a_tracing
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
@@ -41,10 +41,8 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 @pytest.fixture
 def traced(collector: Receiver) -> Iterator[Tracing]:
-    found = tracing("test", {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint})
-    assert found is not None
-    yield found
-    found.shutdown()
+    with a_tracing("test", collector) as found:
+        yield found
 
 
 async def one_request(collector: Receiver) -> Span:

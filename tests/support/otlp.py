@@ -14,6 +14,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from apparate.service.tracing import Tracing, tracing
+
 
 @dataclass(frozen=True)
 class Span:
@@ -94,3 +96,12 @@ def a_receiver() -> Iterator[Receiver]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+@contextlib.contextmanager
+def a_tracing(service: str, to: Receiver) -> Iterator[Tracing]:
+    """Tracing as the environment variables of a process would have it, to this receiver."""
+    found = tracing(service, {"OTEL_EXPORTER_OTLP_ENDPOINT": to.endpoint})
+    assert found is not None
+    yield found
+    found.shutdown()

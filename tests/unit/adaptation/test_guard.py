@@ -94,24 +94,22 @@ def test_the_alarm_notices_a_loss_of_a_fifth_within_a_few_dozen_answers():
     assert np.median(delays) <= 30
 
 
-def test_the_alarm_is_quiet_below_the_budget():
-    rng = np.random.default_rng(8)
-    monitor, alarms = LossMonitor(0.01), 0
-    for _ in range(100):
-        if monitor.observe(rng.random(1000) < 0.005):
-            alarms += 1
+def alarms(seed: int, loss: float, *, batches: int, size: int) -> int:
+    """How often it rings in so many batches of answers that are wrong independently of each other."""
+    rng, monitor, found = np.random.default_rng(seed), LossMonitor(0.01), 0
+    for _ in range(batches):
+        if monitor.observe(rng.random(size) < loss):
+            found += 1
             monitor.reset()
-    assert alarms <= 2
+    return found
+
+
+def test_the_alarm_is_quiet_below_the_budget():
+    assert alarms(8, 0.005, batches=100, size=1000) <= 2
 
 
 def test_at_a_loss_of_the_whole_budget_false_alarms_are_more_than_a_thousand_answers_apart():
-    rng = np.random.default_rng(9)
-    monitor, alarms = LossMonitor(0.01), 0
-    for _ in range(4000):
-        if monitor.observe(rng.random(50) < 0.01):
-            alarms += 1
-            monitor.reset()
-    assert 1 <= alarms <= 200
+    assert 1 <= alarms(9, 0.01, batches=4000, size=50) <= 200
 
 
 def test_a_new_plan_ends_the_alarm_and_not_the_debt():
