@@ -28,7 +28,8 @@ from apparate_demo.scenarios.scenario import Workspace
 TRACE = "azure_llm_conv_2023_arrivals.csv"
 CONCURRENCY = 32  # four full batches: one in the pass and three waiting, a queue that never runs dry
 CAPACITY_S, CAPACITY_ROUNDS = 3.0, 3
-THROUGHPUT_S, THROUGHPUT_ROUNDS = 6.0, 4  # half of it warms up
+# Half of a round warms up. They are short and many, because the pace of a shared machine changes by the second.
+THROUGHPUT_S, THROUGHPUT_ROUNDS = 3.0, 8
 SETTLE_S = 0.3  # between slices: the last pass and its feedback end, a decision is taken and delivered
 PINGS = 200
 SIDES = ("plain", "exits")
