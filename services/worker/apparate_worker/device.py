@@ -124,12 +124,12 @@ class DeviceThread:
         return True
 
     def _turn(self) -> None:
-        """Serve the next batch, or take parked rows on when nobody waits or they have waited for too long."""
+        """Serve the next batch, or take parked rows on when nobody waits and they are worth it, or for too long."""
         scheduler = self._scheduler
-        parked = 0
+        wait_s = IDLE_TICK_S
         for one in scheduler.servings:
-            parked += one.parked
-        taken = scheduler.take(0.0 if parked else IDLE_TICK_S)
+            wait_s = min(wait_s, one.tidy_s)
+        taken = scheduler.take(wait_s)
         with self._device:
             self._work(taken)
 
@@ -144,7 +144,7 @@ class DeviceThread:
             self._run(one, batch)
         for one in scheduler.servings:
             one.check()
-            if one.parked and (taken is None or one.overdue):
+            if one.parked and (one.tidy_s <= 0 if taken is None else one.overdue):
                 self._use_threads(one.threads)
                 began = time.monotonic()
                 one.tidy(to_end=taken is not None)

@@ -210,6 +210,11 @@ class Schedule:
         """The same plan's revision with no ramp at all."""
         return Schedule(Plan(self.plan.revision, (), self.plan.catalog), self._ramps)
 
+    @cached_property
+    def closed(self) -> Schedule:
+        """The same ramps, heard, but with nobody leaving."""
+        return Schedule(self.plan.closed(), self._ramps)
+
     @staticmethod
     def _steps(stops: list[int], thresholds: Mapping[int, float], ramps: int) -> tuple[Step, ...]:
         steps, begin = [], 0

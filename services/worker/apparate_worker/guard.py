@@ -40,12 +40,10 @@ class WorkerGuard:
     starts with empty books; it does not end an alarm.
     """
 
-    def __init__(self, promise: Promise | float, ramps: int, workers: int = 1) -> None:
+    def __init__(self, promise: Promise | float, workers: int = 1) -> None:
         self._kept = self._wanted = promise if isinstance(promise, Promise) else Promise(promise)
-        self._guard, self._ramps = self._kept.guard(workers), ramps
-        self._workers = workers
+        self._guard, self._workers = self._kept.guard(workers), workers
         self._plan: Schedule | None = None
-        self._closed: Schedule | None = None
         self._right = 0
         self.alarms = 0
         self.state = GuardState.OPEN
@@ -65,12 +63,10 @@ class WorkerGuard:
         self._guard.window.share(self._workers)
         if schedule is not self._plan:
             self._book([])
-            self._plan, self._closed = schedule, Schedule(schedule.plan.closed(), self._ramps)
+            self._plan = schedule
             self._guard.new_plan()
             self.state = self._guard.state
-        if self.state is GuardState.OPEN or self._closed is None:
-            return schedule
-        return self._closed
+        return schedule if self.state is GuardState.OPEN else schedule.closed
 
     @property
     def guarded(self) -> bool:

@@ -112,7 +112,7 @@ class Served:
             on_passes=self._passed,
         )
         promise = Promise.of(spec.budget, spec.serving.checked_share)
-        self.guard = WorkerGuard(promise, catalog.ramps, self._sharers(spec.serving.replicas))
+        self.guard = WorkerGuard(promise, self._sharers(spec.serving.replicas))
         self.keeper = PlanKeeper(catalog, spec.budget.ramp_overhead)
         remaining = remaining_table(catalog, TAIL_BATCHES * spec.serving.max_batch).tolist()
         self._compact = Compact(lambda ramp, rows: remaining[rows][ramp], seed=self._epoch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,8 +30,11 @@ Array = npt.NDArray[Any]
 PARKED_BATCHES = 16  # that answered rows may fill
 OPEN_BATCHES = 32  # under way, some of their rows aside: so many answers, at most, the guard learns of late
 TAIL_BATCHES = 2  # in one batch, once nobody waits for the answers: a row of 16 costs an eighth less than one of 8
+# Parked rows wait for company in a quiet moment, as long as so many whole batches take, and at most so many seconds:
+# by two and two they cost the device twice as much as by sixteen, a time that everybody else on the machine lacks.
+COMPANY_PASSES, COMPANY_S = 2.0, 0.1
 RESTED = 0.5  # of the time of a whole batch without work, and the device is no longer short of time
-RAMPS_WHEN_SHED = 16  # one pass in so many keeps its ramps, so that feedback never ends
+RAMPS_WHEN_SHED = 32  # one pass in so many keeps its ramps, so that feedback never ends
 TIMED_EVERY = 32  # passes, of which the steps of one are timed
 QUICK_S = 0.0005  # of a whole batch: a tenth of what the event loop may be late
 PARKED_S = 1.0  # after which answered rows are taken on although the queue does not end, unless it is a crowd
@@ -152,6 +156,16 @@ class Serving:
         return self._parked.rows
 
     @property
+    def tidy_s(self) -> float:
+        """Seconds until the parked rows are worth a quiet moment, when nobody else parks; inf while there are none."""
+        parked = self._parked
+        if not parked.rows:
+            return math.inf
+        if parked.rows >= self._tail_batch:
+            return 0.0
+        return max(0.0, min(COMPANY_PASSES * self.batcher.pass_s, COMPANY_S) - parked.oldest_s)
+
+    @property
     def overdue(self) -> bool:
         """Whether rows have been parked for too long, unless a crowd waits. There must be some."""
         return self._parked.oldest_s >= PARKED_S and not self._crowd() and not (self.others and self.others.crowd(self))
@@ -228,7 +242,8 @@ class Serving:
         Then answers wait for the queue, and every ramp and every batch in parts would lengthen it. Until then, rows
         that step aside let a burst through faster than the plain model would; what is no burst fills the room, or
         outlasts their patience. That no whole batch waits for a moment is no end of it: with what was put off still to
-        do, each such moment would put off more. Ramps stay where most passes may stop at them.
+        do, each such moment would put off more. Ramps stay where most passes may stop at them. The few passes that keep
+        theirs let nobody go: answers on the way would cost more than the ramps, and save what the queue hides.
         """
         crowd, parked = self._crowd(), self._parked
         if schedule.plan.exits_open and self._guard.samples:
@@ -244,7 +259,7 @@ class Serving:
             return schedule
         self.batcher.pressure.note(Stage.RAMPS_OFF)
         self._shed += 1
-        return schedule if self._shed % RAMPS_WHEN_SHED == 0 else schedule.without_ramps
+        return schedule.closed if self._shed % RAMPS_WHEN_SHED == 0 else schedule.without_ramps
 
     def _due(self) -> bool:
         """Whether somebody waits for the device whose batch may start."""

@@ -10,7 +10,7 @@ NEWER = Schedule(Plan.of(2, [0], [0.5]), 2)
 
 
 def a_guard(budget=0.01, earned=1000):
-    guard = WorkerGuard(budget, 2)
+    guard = WorkerGuard(budget)
     guard.admit(OPEN)
     guard.observe([False] * earned)
     return guard

@@ -134,7 +134,7 @@ async def test_in_a_crowd_passes_keep_their_ramps_and_the_guard_hears_of_each_at
 
 
 async def test_the_doubt_of_a_moment_ends_in_a_crowd_too():
-    guard, schedule = WorkerGuard(Promise(0.01, 0.1, 0.95), 3), Schedule(PLAN, 3)
+    guard, schedule = WorkerGuard(Promise(0.01, 0.1, 0.95)), Schedule(PLAN, 3)
     guard.admit(schedule)
     guard.observe([False] * 50_000)
     guard.observe([True] + [False] * 7, 0.1)
@@ -281,7 +281,7 @@ class Untouched(Compact):
 
 async def test_in_the_mode_report_nothing_is_drawn_and_every_pass_is_whole():
     prepared, loop = a_prepared_model(sharp=2.0), asyncio.get_running_loop()
-    guard, reports, batcher = WorkerGuard(0.5, 3), Reports(), Batcher(max_batch=4, max_delay_s=0.0, max_queue=1000)
+    guard, reports, batcher = WorkerGuard(0.5), Reports(), Batcher(max_batch=4, max_delay_s=0.0, max_queue=1000)
     model = Serving(
         engine=Engine(prepared.model, prepared.heads, CpuLink()), batcher=batcher, inputs=(X,),
         schedule=Schedule(PLAN, 3), guard=guard, reports=reports, loop=loop, max_batch=4,
@@ -366,7 +366,7 @@ def test_the_mode_says_how_likely_a_batch_is_checked(serving, share):
 
 def test_a_guard_starts_with_empty_books_when_the_mode_changes_and_not_when_only_the_confidence_of_report_does():
     budget = a_spec().budget
-    guard, schedule = WorkerGuard(Promise.of(budget, 1.0), 3), Schedule(PLAN, 3)
+    guard, schedule = WorkerGuard(Promise.of(budget, 1.0)), Schedule(PLAN, 3)
     guard.admit(schedule)
     guard.observe([False] * 1000)
     guard.keep(Promise.of(budget.model_copy(update={"confidence": 0.99}), 1.0))
@@ -376,7 +376,7 @@ def test_a_guard_starts_with_empty_books_when_the_mode_changes_and_not_when_only
 
 
 def test_answers_of_the_plain_model_earn_the_reserve_too():
-    guard, schedule = WorkerGuard(Promise(0.01, 0.1, 0.95), 3), Schedule(PLAN, 3)
+    guard, schedule = WorkerGuard(Promise(0.01, 0.1, 0.95)), Schedule(PLAN, 3)
     guard.admit(Schedule(Plan(0), 3))
     guard.served_plain(50_000)
     assert guard.admit(schedule) is schedule

@@ -11,7 +11,7 @@ OPEN = Plan.of(1, [0], [0.5])
 
 
 def a_guard(budget=0.01, earned=1000):
-    guard, schedule = WorkerGuard(budget, 2), Schedule(OPEN, 2)
+    guard, schedule = WorkerGuard(budget), Schedule(OPEN, 2)
     guard.admit(schedule)
     guard.observe([False] * earned)
     return guard, schedule
@@ -54,7 +54,7 @@ def test_a_plan_whose_exits_are_closed_anyway_is_not_guarded():
 
 
 def test_answers_of_the_plain_model_earn_the_budget_that_opens_the_first_plan():
-    guard, schedule = WorkerGuard(0.01, 2), Schedule(OPEN, 2)
+    guard, schedule = WorkerGuard(0.01), Schedule(OPEN, 2)
     guard.admit(Schedule(Plan(0), 2))
     guard.served_plain(500)
     assert guard.admit(schedule) is schedule

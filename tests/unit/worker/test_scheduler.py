@@ -161,7 +161,7 @@ async def test_models_that_come_and_go_are_served_by_one_thread_and_each_request
             batcher=Batcher(max_batch=4, max_delay_s=0.0, max_queue=100),
             inputs=(X,),
             schedule=Schedule(Plan(0), 3),
-            guard=WorkerGuard(PROMISE, 3),
+            guard=WorkerGuard(PROMISE),
             reports=Reports(),
             loop=loop,
             max_batch=4,

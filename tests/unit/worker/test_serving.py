@@ -1,6 +1,7 @@
 """The device thread: whatever parts, waits and joins on the way, every request gets one answer and whole feedback."""
 
 import asyncio
+import math
 import time
 
 import numpy as np
@@ -20,6 +21,7 @@ from apparate_worker.guard import WorkerGuard
 from apparate_worker.passes import Flight, Pass
 from apparate_worker.pending import Item, Pending
 from apparate_worker.serving import Serving
+from support.eventually import eventually_async
 from support.models import X, a_prepared_model, items, no_hook
 
 THRESHOLDS = [0.05, 0.08]
@@ -62,7 +64,7 @@ async def serve(x, *, plan=PLAN, gap_s=0.0, every=0, hook=no_hook, max_batch=4, 
         batcher=batcher,
         inputs=(X,),
         schedule=Schedule(plan, len(prepared.heads)),
-        guard=OpenGuard(0.01, len(prepared.heads)),
+        guard=OpenGuard(0.01),
         reports=reports,
         loop=asyncio.get_running_loop(),
         max_batch=max_batch,
@@ -164,8 +166,8 @@ async def test_in_a_crowd_rows_step_aside_while_there_is_room_and_then_most_pass
     _, _, reports, _ = await serve(items(800), together=800)
     with_ramps = [bool(done.labels) for done in sorted(reports.passes, key=lambda done: done.started)]
     assert all(with_ramps[:10])
-    assert 1 / 16 < np.mean(with_ramps) < 0.6
-    assert any(with_ramps[-32:-2])  # feedback never ends
+    assert 1 / 32 < np.mean(with_ramps) < 0.6
+    assert any(with_ramps[-64:-2])  # feedback never ends
     assert all(done.plan.revision == PLAN.revision for done in reports.passes)
 
 
@@ -190,7 +192,73 @@ async def test_once_ramps_are_off_they_stay_off_until_the_device_has_rested(rest
     monkeypatch.setattr(serving, "RESTED", rested)
     _, _, reports, _ = await serve(items(432), together=400, alone=32)
     last = sorted(reports.passes, key=lambda done: done.started)[-15:]
-    assert [bool(done.labels) for done in last].count(back) >= 14  # one of sixteen has them anyway
+    assert [bool(done.labels) for done in last].count(back) >= 14  # one of so many has them anyway
+
+
+async def test_passes_that_keep_their_ramps_in_a_crowd_for_feedback_let_nobody_go(monkeypatch):
+    monkeypatch.setattr(Serving, "_room", lambda self, rows: False)  # nothing can be put off from the first on
+    monkeypatch.setattr(serving, "RESTED", 1e9)
+    _, _, reports, _ = await serve(items(800), together=800)
+    crowded = [done for done in sorted(reports.passes, key=lambda done: done.started)[1:-5] if done.labels]
+    assert len(crowded) >= 3
+    assert all((done.exits == FINAL).all() for done in crowded)
+
+
+async def test_parked_rows_wait_for_company_and_not_long(monkeypatch):
+    prepared, loop = a_prepared_model(sharp=2.0), asyncio.get_running_loop()
+    batcher = Batcher(max_batch=4, max_delay_s=0.0, max_queue=10)
+    model = Serving(
+        engine=Engine(prepared.model, prepared.heads, CpuLink()),
+        batcher=batcher,
+        inputs=(X,),
+        schedule=Schedule(Plan.of(3, [0], [1.0]), 3),
+        guard=OpenGuard(0.01),
+        reports=Reports(),
+        loop=loop,
+        max_batch=4,
+    )
+    assert model.tidy_s == math.inf  # nothing is parked
+
+    def park(rows):
+        request = Pending({"x": items(rows)}, rows, loop.create_future(), time.monotonic())
+        with torch.inference_mode():
+            model.serve([Item(request, i) for i in range(rows)])
+
+    monkeypatch.setattr(serving, "COMPANY_S", 1e3)
+    monkeypatch.setattr(serving, "COMPANY_PASSES", 1e3 / batcher.pass_s)
+    park(3)
+    assert 900 < model.tidy_s <= 1000  # alone, they may wait
+    park(4)
+    park(1)
+    assert model.parked == 2 * 4
+    assert model.tidy_s == 0.0  # a whole batch of them
+    monkeypatch.setattr(model, "_tail_batch", 100)
+    assert model.tidy_s > 900
+    monkeypatch.setattr(serving, "COMPANY_S", 0.0)
+    assert model.tidy_s == 0.0  # long enough
+
+
+async def test_in_a_quiet_moment_parked_rows_reach_the_end_although_no_others_come():
+    prepared, loop, reports = a_prepared_model(sharp=2.0), asyncio.get_running_loop(), Reports()
+    batcher = Batcher(max_batch=4, max_delay_s=0.0, max_queue=10)
+    model = Serving(
+        engine=Engine(prepared.model, prepared.heads, CpuLink()),
+        batcher=batcher,
+        inputs=(X,),
+        schedule=Schedule(Plan.of(3, [0], [1.0]), 3),
+        guard=OpenGuard(0.01),
+        reports=reports,
+        loop=loop,
+        max_batch=4,
+    )
+    thread = DeviceThread([model], loop=loop)
+    thread.start()
+    batcher.put(request := Pending({"x": items(1)}, 1, loop.create_future(), time.monotonic()))
+    await request.future
+    assert request.exits[0] == 0
+    await eventually_async(lambda: reports.passes)
+    batcher.close(NotReady("done"))
+    assert await thread.ended(5)
 
 
 class HearingGuard(OpenGuard):
@@ -206,7 +274,7 @@ class HearingGuard(OpenGuard):
 @pytest.mark.parametrize("leaving", [1, 4], ids=["one of each batch", "all of each batch"])
 async def test_the_guard_hears_late_of_so_many_answers_at_most_although_nobody_waits(leaving):
     prepared = a_prepared_model(sharp=2.0)
-    guard, x = HearingGuard(0.01, 3), items(400)
+    guard, x = HearingGuard(0.01), items(400)
     by_error = wanted(prepared, x, [0])[0][:, 0].argsort()
     threshold = float(wanted(prepared, x, [0])[0][by_error[200], 0])
     rows = x[[*by_error[:leaving], *by_error[len(x) + leaving - 4 :]]]
@@ -283,7 +351,7 @@ async def test_answered_rows_that_reach_the_end_first_do_not_answer_for_those_be
         batcher=batcher,
         inputs=(X,),
         schedule=Schedule(PLAN, 3),
-        guard=OpenGuard(0.01, 3),
+        guard=OpenGuard(0.01),
         reports=reports,
         loop=loop,
         max_batch=4,

@@ -48,7 +48,7 @@ async def ways(x, *, pass_s=QUICK, plan=CLOSED, models=1, max_delay_s=0.0, pause
             ),
             inputs=(X,),
             schedule=Schedule(plan, len(prepared.heads)),
-            guard=WorkerGuard(0.01, len(prepared.heads)),
+            guard=WorkerGuard(0.01),
             reports=Reports(),
             loop=loop,
             max_batch=4,

@@ -61,7 +61,7 @@ class Hearing:
             batcher=Batcher(max_batch=1, max_delay_s=0.0, max_queue=1),
             inputs=specs,
             schedule=Schedule(Plan.of(1, range(ramps), [0.0] * ramps), ramps),
-            guard=WorkerGuard(1e-3, ramps),
+            guard=WorkerGuard(1e-3),
             reports=_Nobody(),
             loop=self._loop,
         )
