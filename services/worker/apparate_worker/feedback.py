@@ -34,7 +34,7 @@ from apparate_worker.tracing import trace_of
 Array = npt.NDArray[Any]
 log = get_logger(__name__)
 
-LINGER_S = 0.01  # entries of this long go in one round trip; short against a decision's 50 ms
+LINGER_S = 0.025  # entries of this long go in one round trip, and cost the controller one turn; a decision has 50 ms
 REPORTS_MAX = 512  # passes that may wait for the reporting thread; with shadows one can hold 100 KB
 ENTRIES_MAX = 4096  # encoded entries that may wait for Redis: two minutes at 32 passes/s
 PIPELINE_MAX = 256  # entries of one round trip
