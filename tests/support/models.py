@@ -23,9 +23,11 @@ from apparate_worker.model.graph import sites, trace
 from apparate_worker.model.ramps import RampHead, RampShape, describe
 from apparate_worker.model.sources import NamedCall
 from apparate_worker.model.store import PreparedModel, publish, save_backbone, save_ramps
+from apparate_worker.passes import Pass
 from apparate_worker.served import Declared, Served
 from apparate_worker.settings import WorkerSettings
 from apparate_worker.worker import Worker
+from support.eventually import eventually
 
 WIDTH = 16
 X = TensorSpec(name="x", datatype="FP32", shape=(WIDTH,))
@@ -204,9 +206,15 @@ def only(worker: Worker) -> Served:
 
 
 def filled(worker: Worker) -> None:
-    """Give the guard's ledger credit, so that exits open at once."""
+    """Give the guard's ledger credit, so that exits open at once, once it has heard of the answers before."""
+    eventually(lambda: all(_awaited(one) for one in tuple(only(worker).serving._under_way)))
     only(worker).guard._guard.ledger.credit = only(worker).guard._guard.ledger.most
     only(worker).guard.observe([False] * 100)
+
+
+def _awaited(one: Pass) -> bool:
+    """Whether somebody still waits for an answer of this pass."""
+    return any(one.release.waits(row) for row in range(len(one.items)))
 
 
 ENDLESS, CRASH, TOO_LARGE = 1000.0, 2000.0, 3000.0
