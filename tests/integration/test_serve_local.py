@@ -179,7 +179,7 @@ def test_the_command_serves_until_a_signal_and_ends_with_0(document: Path, numbe
     with a_process([*command, option]) as serve:
         said = ready(serve)
         assert ask(said["endpoints"][0]["http"], points(1))["outputs"]
-        assert httpx.get(f"{said['controller']}/readyz").is_success
+        eventually(lambda: httpx.get(f"{said['controller']}/readyz").is_success)
         serve.send(number)
         assert serve.wait(30) == 0
 
