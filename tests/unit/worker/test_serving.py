@@ -49,6 +49,20 @@ class OpenGuard(WorkerGuard):
         return schedule
 
 
+def a_model(prepared, *, plan=PLAN, guard=None, reports=None, max_batch=4):
+    """A model to serve with a queue of its own, and a guard that never closes."""
+    return Serving(
+        engine=Engine(prepared.model, prepared.heads, CpuLink()),
+        batcher=Batcher(max_batch=max_batch, max_delay_s=0.0, max_queue=1000),
+        inputs=(X,),
+        schedule=Schedule(plan, len(prepared.heads)),
+        guard=guard or OpenGuard(0.01),
+        reports=reports or Reports(),
+        loop=asyncio.get_running_loop(),
+        max_batch=max_batch,
+    )
+
+
 async def serve(x, *, plan=PLAN, gap_s=0.0, every=0, hook=no_hook, max_batch=4, together=1, alone=0, seed=None):
     """Serve items one request each (or `together` at once); (answers or errors in order, reports, prepared model).
 
@@ -58,17 +72,8 @@ async def serve(x, *, plan=PLAN, gap_s=0.0, every=0, hook=no_hook, max_batch=4, 
     """
     random = np.random.default_rng(seed)
     prepared = a_prepared_model(hook=hook, sharp=2.0)
-    batcher, reports = Batcher(max_batch=max_batch, max_delay_s=0.0, max_queue=1000), Reports(every)
-    model = Serving(
-        engine=Engine(prepared.model, prepared.heads, CpuLink()),
-        batcher=batcher,
-        inputs=(X,),
-        schedule=Schedule(plan, len(prepared.heads)),
-        guard=OpenGuard(0.01),
-        reports=reports,
-        loop=asyncio.get_running_loop(),
-        max_batch=max_batch,
-    )
+    reports = Reports(every)
+    model = a_model(prepared, plan=plan, reports=reports, max_batch=max_batch)
     requests = [
         Pending({"x": one[None]}, 1, asyncio.get_running_loop().create_future(), asyncio.get_running_loop().time())
         for one in x
@@ -78,13 +83,13 @@ async def serve(x, *, plan=PLAN, gap_s=0.0, every=0, hook=no_hook, max_batch=4, 
     for number, request in enumerate(requests):
         if number >= len(requests) - alone:
             await asyncio.wait([one.future for one in requests[:number]])
-        batcher.put(request)
+        model.batcher.put(request)
         if seed is not None and random.random() < 0.2:
             await asyncio.sleep(random.choice([0.0, 0.0005, 0.003]))
         elif seed is None and number % together == together - 1:
             await asyncio.sleep(gap_s)
     results = await asyncio.gather(*(request.future for request in requests), return_exceptions=True)
-    batcher.close(NotReady("done"))
+    model.batcher.close(NotReady("done"))
     assert await thread.ended(5)
     return requests, results, reports, prepared
 
@@ -206,17 +211,7 @@ async def test_passes_that_keep_their_ramps_in_a_crowd_for_feedback_let_nobody_g
 
 async def test_parked_rows_wait_for_company_and_not_long(monkeypatch):
     prepared, loop = a_prepared_model(sharp=2.0), asyncio.get_running_loop()
-    batcher = Batcher(max_batch=4, max_delay_s=0.0, max_queue=10)
-    model = Serving(
-        engine=Engine(prepared.model, prepared.heads, CpuLink()),
-        batcher=batcher,
-        inputs=(X,),
-        schedule=Schedule(Plan.of(3, [0], [1.0]), 3),
-        guard=OpenGuard(0.01),
-        reports=Reports(),
-        loop=loop,
-        max_batch=4,
-    )
+    model = a_model(prepared, plan=Plan.of(3, [0], [1.0]))
     assert model.tidy_s == math.inf  # nothing is parked
 
     def park(rows):
@@ -225,13 +220,13 @@ async def test_parked_rows_wait_for_company_and_not_long(monkeypatch):
             model.serve([Item(request, i) for i in range(rows)])
 
     monkeypatch.setattr(serving, "COMPANY_S", 1e3)
-    monkeypatch.setattr(serving, "COMPANY_PASSES", 1e3 / batcher.pass_s)
+    monkeypatch.setattr(serving, "COMPANY_PASSES", 1e3 / model.batcher.pass_s)
     park(3)
     assert 900 < model.tidy_s <= 1000  # alone, they may wait
     park(4)
     park(1)
     assert model.parked == 2 * 4
-    assert model.tidy_s == 0.0  # a whole batch of them
+    assert model.tidy_s == 0.0  # as many as go on together
     monkeypatch.setattr(model, "_tail_batch", 100)
     assert model.tidy_s > 900
     monkeypatch.setattr(serving, "COMPANY_S", 0.0)
@@ -240,24 +235,14 @@ async def test_parked_rows_wait_for_company_and_not_long(monkeypatch):
 
 async def test_in_a_quiet_moment_parked_rows_reach_the_end_although_no_others_come():
     prepared, loop, reports = a_prepared_model(sharp=2.0), asyncio.get_running_loop(), Reports()
-    batcher = Batcher(max_batch=4, max_delay_s=0.0, max_queue=10)
-    model = Serving(
-        engine=Engine(prepared.model, prepared.heads, CpuLink()),
-        batcher=batcher,
-        inputs=(X,),
-        schedule=Schedule(Plan.of(3, [0], [1.0]), 3),
-        guard=OpenGuard(0.01),
-        reports=reports,
-        loop=loop,
-        max_batch=4,
-    )
+    model = a_model(prepared, plan=Plan.of(3, [0], [1.0]), reports=reports)
     thread = DeviceThread([model], loop=loop)
     thread.start()
-    batcher.put(request := Pending({"x": items(1)}, 1, loop.create_future(), time.monotonic()))
+    model.batcher.put(request := Pending({"x": items(1)}, 1, loop.create_future(), time.monotonic()))
     await request.future
     assert request.exits[0] == 0
     await eventually_async(lambda: reports.passes)
-    batcher.close(NotReady("done"))
+    model.batcher.close(NotReady("done"))
     assert await thread.ended(5)
 
 
@@ -279,16 +264,7 @@ async def test_the_guard_hears_late_of_so_many_answers_at_most_although_nobody_w
     threshold = float(wanted(prepared, x, [0])[0][by_error[200], 0])
     rows = x[[*by_error[:leaving], *by_error[len(x) + leaving - 4 :]]]
     loop = asyncio.get_running_loop()
-    model = Serving(
-        engine=Engine(prepared.model, prepared.heads, CpuLink()),
-        batcher=Batcher(max_batch=4, max_delay_s=0.0, max_queue=10),
-        inputs=(X,),
-        schedule=Schedule(Plan.of(3, [0], [threshold]), 3),
-        guard=guard,
-        reports=Reports(),
-        loop=loop,
-        max_batch=4,
-    )
+    model = a_model(prepared, plan=Plan.of(3, [0], [threshold]), guard=guard)
     late = []
     with torch.inference_mode():
         for number in range(1, 101):
@@ -344,18 +320,9 @@ async def test_when_the_model_raises_on_answered_rows_the_answers_stand_and_late
 
 async def test_answered_rows_that_reach_the_end_first_do_not_answer_for_those_behind():
     prepared = a_prepared_model()
-    batcher, reports = Batcher(max_batch=4, max_delay_s=0.0, max_queue=10), Reports()
     loop = asyncio.get_running_loop()
-    model = Serving(
-        engine=Engine(prepared.model, prepared.heads, CpuLink()),
-        batcher=batcher,
-        inputs=(X,),
-        schedule=Schedule(PLAN, 3),
-        guard=OpenGuard(0.01),
-        reports=reports,
-        loop=loop,
-        max_batch=4,
-    )
+    reports = Reports()
+    model = a_model(prepared, reports=reports)
     request = Pending({"x": items(4)}, 4, loop.create_future(), time.monotonic())
     one = Pass([Item(request, i) for i in range(4)], PLAN)
     one.release.at(0, np.array([0.0, 0.0, 0.9, 0.9], np.float32), 0.5)
