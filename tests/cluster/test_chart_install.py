@@ -227,4 +227,4 @@ def test_monitors_are_made_where_the_cluster_knows_them(helm: Helm, cluster: Clu
         assert kinds == {"servicemonitor", "podmonitor", "prometheusrule"}
         helm("uninstall", "apparate", "-n", home)
     finally:
-        cluster.kubectl("delete", "crd", "-l", "stand-in=true")
+        cluster.delete_crds("-l", "stand-in=true")

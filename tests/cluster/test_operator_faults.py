@@ -70,7 +70,7 @@ def _bare() -> Iterator[kube.ControlPlane]:
 @pytest.fixture
 def bare(_bare: kube.ControlPlane) -> kube.ControlPlane:
     """A control plane for tests that bring, or do without, the CustomResourceDefinition themselves."""
-    _bare.kubectl("delete", "crd", "earlyexitmodels.apparate.dev", "--ignore-not-found", "--timeout=60s")
+    _bare.delete_crds("earlyexitmodels.apparate.dev")
     return _bare
 
 
@@ -86,7 +86,7 @@ def test_when_its_kind_of_object_is_deleted_the_last_word_says_what_to_install(b
     bare.install_crd(crd())
     with an_operator(bare, "default") as operator:
         operator.settle()
-        bare.kubectl("delete", "crd", "earlyexitmodels.apparate.dev", "--timeout=60s")
+        bare.delete_crds("earlyexitmodels.apparate.dev")
         assert operator.process.wait(60) == 1  # whoever starts it again has it wait for the definition
         last = json.loads(operator.process.err[-1])
     assert last["event"] == "the operator stops"
@@ -217,7 +217,7 @@ def test_a_peering_object_of_another_kopf_operator_does_not_stop_it(control_plan
             hand.create(a_body())
             eventually(lambda: hand.jobs(), within=30)
     finally:
-        control_plane.kubectl("delete", "crd", "clusterkopfpeerings.kopf.dev", "--timeout=60s")
+        control_plane.delete_crds("clusterkopfpeerings.kopf.dev")
 
 
 def peering() -> dict[str, Any]:

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.cluster]
 def stand_ins(control_plane: kube.Cluster) -> Iterator[None]:
     """Takes away what stands in for APIs of others."""
     yield
-    control_plane.kubectl("delete", "crd", "-l", "stand-in=true", "--timeout=60s")
+    control_plane.delete_crds("-l", "stand-in=true")
 
 
 def test_an_api_that_is_there_in_part_is_no_hindrance_and_is_used_when_the_rest_comes(

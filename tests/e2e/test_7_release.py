@@ -71,5 +71,5 @@ def test_models_can_be_deleted_without_an_operator_and_take_what_is_theirs_along
 
 def test_namespaces_and_the_crd_can_be_deleted(stage: Stage) -> None:
     stage.cluster.kubectl("delete", "namespace", DEMO, SYSTEM, "--timeout=90s")
-    stage.cluster.kubectl("delete", "crd", CRD, "--timeout=60s")
+    stage.cluster.delete_crds(CRD)
     assert CRD not in stage.cluster.kubectl("get", "crd", "-o", "name")

@@ -104,6 +104,7 @@ def established(cluster: Cluster, crd: str = CRD) -> None:
 @contextlib.contextmanager
 def a_home(cluster: Cluster, labels: dict[str, str] | None = None) -> Iterator[str]:
     """A fresh namespace in a cluster without our CRD. Releases in it, and the CRD, are gone when the block ends."""
+    cluster.delete_crds(CRD)
     with cluster.namespace(labels) as name:
         try:
             yield name
@@ -113,7 +114,7 @@ def a_home(cluster: Cluster, labels: dict[str, str] | None = None) -> Iterator[s
                 helm("uninstall", release["name"], "-n", name)
     if CRD in cluster.kubectl("get", "crd", "-o", "name"):
         established(cluster)  # one that is deleted before it serves was once not gone after a minute
-        cluster.kubectl("delete", "crd", CRD, "--ignore-not-found", "--timeout=60s")
+        cluster.delete_crds(CRD)
 
 
 def pod_specs(documents: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

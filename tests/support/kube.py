@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OPT_IN = "EEM_TEST_KUBECONFIG"
 OWNED = "apparate-tests"  # ConfigMap in kube-system by which a cluster's owner gives it to tests
 START_WITHIN_S = 110
+CRD_GONE_S = 120  # the API server gives itself a minute to delete the objects of a definition, and then begins anew
 
 
 class KubectlFailed(RuntimeError):
@@ -77,7 +78,7 @@ class Cluster:
         """What kubectl prints. Raises KubectlFailed with what it says on stderr."""
         command = [str(self.bin / "kubectl"), *arguments]
         answer = subprocess.run(
-            command, input=input, env=self.environ, capture_output=True, text=True, timeout=100, check=False
+            command, input=input, env=self.environ, capture_output=True, text=True, timeout=CRD_GONE_S + 30, check=False
         )
         if answer.returncode:
             raise KubectlFailed(answer.stderr.strip())
@@ -122,10 +123,14 @@ class Cluster:
         finally:
             core.delete_namespace(name)
 
+    def delete_crds(self, *which: str) -> None:
+        """Delete CustomResourceDefinitions, by name or selector, and wait until they are gone; there may be none."""
+        self.kubectl("delete", "crd", *which, "--ignore-not-found", f"--timeout={CRD_GONE_S}s")
+
     def install_crd(self, crd: dict[str, Any]) -> None:
         """Apply a CustomResourceDefinition and wait until it serves; one that is being deleted is waited for."""
         name = crd["metadata"]["name"]
-        eventually(lambda: "deletionTimestamp" not in self._crd(name).get("metadata", {}), within=60)
+        eventually(lambda: "deletionTimestamp" not in self._crd(name).get("metadata", {}), within=CRD_GONE_S)
         if self._installed.get(name) == (crd, _version(self._crd(name))):
             return
         self.apply(crd)
