@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from apparate_demo.assets import asset
 from apparate_demo.loaders import video_frames
@@ -106,11 +107,39 @@ def test_picture_and_recording_are_written(run):
     assert (out / "r.npz").is_file() and (out / "r.catalog.json").is_file()
 
 
+@pytest.mark.timeout(300)
+def test_the_mode_compact_is_served_and_told(run, frames, tmp_path):
+    _, _, out = run
+    done = demo(
+        "--data",
+        str(frames),
+        "--seconds",
+        "4",
+        "--mode",
+        "compact",
+        "--workdir",
+        str(out / "work"),
+        "--json",
+        str(tmp_path / "demo.json"),
+        "--no-plot",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "demo.json").read_text())
+    assert report["mode"] == "compact" and "Mode compact: " in done.stdout
+    modes = [
+        yaml.safe_load((out / "work" / name).read_text())["spec"]["serving"]["mode"]
+        for name in ("model.yaml", "plain.yaml")
+    ]
+    assert modes == ["compact", "compact"]  # nothing leaves early in the plain one, so it is whole all the same
+    assert report["errors"] == 0 and report["exit_rates"].keys() >= {"final"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["--model", "speech"], "vision, text, cifar"),
         (["--protocol", "smoke"], "http, grpc"),
+        (["--mode", "sparse"], "report, compact"),
         (["--model", "cifar"], "--data FOLDER"),
         (["--data", "/nowhere.mp4"], "/nowhere.mp4 does not exist"),
     ],

@@ -26,6 +26,7 @@ from apparate_demo.scenarios import SCENARIOS
 from apparate_demo.scenarios.scenario import Scenario, Workspace, default_workdir, write
 
 BACKENDS: tuple[str, ...] = get_args(Serving.model_fields["backend"].annotation)
+MODES: tuple[str, ...] = get_args(Serving.model_fields["mode"].annotation)
 PROTOCOLS = ("http", "grpc")
 DEFAULT_SECONDS = ", ".join(f"{scenario.seconds:.0f} for {name}" for name, scenario in SCENARIOS.items())
 
@@ -52,6 +53,12 @@ def demo_command(
             "picture model then takes less time than a request costs, and nothing is left to save."
         ),
     ] = "eager",
+    mode: Annotated[
+        str,
+        typer.Option(
+            help=f"What becomes of answered rows: {', '.join(MODES)}. report runs them to the end, compact stops them."
+        ),
+    ] = "report",
     workdir: Annotated[Path | None, typer.Option(help="Where prepared models are kept between runs.")] = None,
     record: Annotated[
         Path | None, typer.Option(help="Save the feedback of the run's second half as this .npz, for apparate replay.")
@@ -64,7 +71,9 @@ def demo_command(
         raise CommandError(f"--protocol is {protocol!r}, there are: {', '.join(PROTOCOLS)}", BAD_INPUT)
     if backend not in BACKENDS:
         raise CommandError(f"--backend is {backend!r}, there are: {', '.join(BACKENDS)}", BAD_INPUT)
-    scenario = with_backend(SCENARIOS[model], backend)
+    if mode not in MODES:
+        raise CommandError(f"--mode is {mode!r}, there are: {', '.join(MODES)}", BAD_INPUT)
+    scenario = serving_by(SCENARIOS[model], backend=backend, mode=mode)
     console = Console(stderr=str(json_file) == "-", soft_wrap=True)
 
     def tell(text: str) -> None:
@@ -90,10 +99,9 @@ def demo_command(
     return FAILED if figures["errors"] else 0
 
 
-def with_backend(scenario: Scenario, backend: str) -> Scenario:
-    """The scenario, run by another back end."""
-    serving = {**scenario.spec.get("serving", {}), "backend": backend}
-    return replace(scenario, spec={**scenario.spec, "serving": serving})
+def serving_by(scenario: Scenario, **serving: str) -> Scenario:
+    """The scenario, with other values of `spec.serving`."""
+    return replace(scenario, spec={**scenario.spec, "serving": {**scenario.spec.get("serving", {}), **serving}})
 
 
 def prepare(workspace: Workspace, tell: Any) -> None:

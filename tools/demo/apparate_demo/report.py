@@ -51,6 +51,7 @@ def build(run: Run, *, model: str, workspace: Workspace) -> dict[str, Any]:
         "capacity_rps": run.capacity_rps,
         "seconds": run.options.seconds,
         "protocol": run.options.protocol,
+        "mode": spec.serving.mode,
         "machine": machine(),
         "traffic": workspace.note,
         "arrivals": load.describe(run.slices, run.capacity_rps),
@@ -112,6 +113,12 @@ def show(report: dict[str, Any], console: Console, *, title: str) -> None:
         f"{report['seconds']:.0f} s, {report['protocol']}.",
         highlight=False,
     )
+    if report["mode"] == "compact":
+        console.print(
+            f"Mode compact: {report['records'] / max(report['n'], 1):.0%} of the answers ran to the end of the model, "
+            "so that the worker could check them; the others stopped where they left.",
+            highlight=False,
+        )
     half = report["second_half"]
     if half.get("share_of_hindsight") is not None:
         console.print(
