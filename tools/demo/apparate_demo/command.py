@@ -130,7 +130,7 @@ def story(run: Run, scenario: Scenario, figures: dict[str, Any]) -> picture.Stor
         title=f"Median response {saving:.0%} sooner: {scenario.title}",
         subtitle=(
             f"Same traffic in alternating slices at {run.options.load:.0%} of the plain model's capacity "
-            f"({run.capacity_rps:.0f}/s), {run.options.protocol}, {figures['machine']}"
+            f"({run.capacity_rps:.0f}/s), {run.options.protocol}, mode {figures['mode']}, {figures['machine']}"
         ),
         plain=collect([p.plain for p in run.pairs]),
         exits=collect([p.exits for p in run.pairs]),
